@@ -29,9 +29,11 @@ typedef struct {
 typedef struct {
   view_s method; /* as it was sent: methods are case-sensitive */
   view_s target; /* as it was sent */
-  view_s path;   /* of the target, still percent-encoded, "/" at least */
+  view_s path;   /* of the target, still percent-encoded, "/" at least; "*" for
+                    OPTIONS *, empty for CONNECT and only there */
   view_s query;  /* of the target, without the '?'; empty if there is none */
-  view_s host;   /* of an absolute target, else of the Host field */
+  view_s host;   /* of an absolute target, else of the Host field, with the
+                    port; well formed; empty only in HTTP/1.0 */
   http_header_s *headers; /* the caller's storage */
   size_t header_count;
   view_s body;             /* set by whoever has gathered it */
@@ -39,12 +41,13 @@ typedef struct {
   uint8_t minor;           /* HTTP/1.minor */
   bool has_length;         /* a Content-Length field was there */
   bool chunked;
-  bool keep_alive;      /* RFC 9112 section 9.3 */
-  bool expects_100;     /* RFC 9110 section 10.1.1 */
-  bool wants_upgrade;   /* Connection: upgrade and an Upgrade field */
+  bool keep_alive;    /* RFC 9112 section 9.3 */
+  bool expects_100;   /* RFC 9110 section 10.1.1, and a body is to come */
+  bool wants_upgrade; /* Connection: upgrade and an Upgrade field, no body;
+                         set in HTTP/1.0 too: whoever switches asks minor */
   /* Filled on error: */
-  int status;           /* what to answer: 400, 413, 414, 431, 501, 505 */
-  const char *detail;   /* one static sentence for the problem document */
+  int status;         /* what to answer: 400, 413, 414, 431, 501, 505 */
+  const char *detail; /* one static sentence for the problem document */
 } http_request_s;
 
 /* Read the head of a request (through the empty line) from the start of
@@ -52,16 +55,25 @@ typedef struct {
  * bytes at the same start; `*scanned`, which starts at 0, remembers how far the
  * search came, so that a head that trickles in is not read over and over); -1
  * if it is refused: req->status and req->detail say how to answer, and the
- * connection has to be closed after the answer.
+ * connection has to be closed after the answer. A head is refused at the first
+ * byte that shows its fault wherever the scan finds it (controls, line ends,
+ * limits, the request line), else at its end; in which pieces it comes makes no
+ * difference. But for a length above 0 and for -1 nothing in `req` counts.
  *
  * `headers` holds at least limits->header_count entries. Empty lines before the
- * request line are skipped (at most 4 CRLF) and counted in the length. */
+ * request line are skipped (at most 4 CRLF) and counted in the length, not in
+ * header_bytes.
+ *
+ * Not taken, though RFC 9112 would let a server take it: a repeated or listed
+ * Content-Length, one with leading zeros, bare LF, folded lines, a fragment or
+ * a byte above 0x7f in the target, user information or a comma in a host. */
 FACIL_PUBLIC FACIL_MUST_CHECK ssize_t
 http_parse_head(view_s input, const http_limits_s *limits,
                 http_header_s *headers, size_t *scanned, http_request_s *req);
 
-/* A chunked body (RFC 9112 section 7.1), decoded in place. Opaque; about 120
- * bytes, without pointers of its own, so it may be copied and dropped. */
+/* A chunked body (RFC 9112 section 7.1), decoded in place. Opaque; it owns
+ * nothing and keeps no pointer into the data, so it may be copied and dropped.
+ */
 typedef struct {
   uint64_t opaque[24];
 } http_chunks_s;
@@ -72,14 +84,13 @@ FACIL_PUBLIC void http_chunks_init(http_chunks_s *c);
  * `data`, their number goes to `*decoded`. Returns 1 when the last chunk and
  * the trailer section are through, and then `*used` is how many of `len` bytes
  * belonged to the body; 0 for more (all were used); -1 when refused: *status is
- * 400, or 413 as soon as the sum of the decoded bytes passes `body_bytes`,
- * chunk extensions or trailers pass 4 KiB in all. Trailers are dropped. */
-FACIL_PUBLIC FACIL_MUST_CHECK int http_chunks_feed(http_chunks_s *c, char *data,
-                                                   size_t len,
-                                                   size_t body_bytes,
-                                                   size_t *used,
-                                                   size_t *decoded,
-                                                   int *status);
+ * 400, or 413 as soon as a chunk's size says that the sum of the decoded bytes
+ * will pass `body_bytes`, or chunk extensions and trailers pass 4 KiB in all.
+ * Trailers are dropped. After 1 or -1 the decoder is not fed again; after -1
+ * `data` may be half moved. */
+FACIL_PUBLIC FACIL_MUST_CHECK int
+http_chunks_feed(http_chunks_s *c, char *data, size_t len, size_t body_bytes,
+                 size_t *used, size_t *decoded, int *status);
 
 /* The value of the first field with that name (any case), or an empty view with
  * data NULL. */
@@ -94,11 +105,13 @@ FACIL_PUBLIC bool http_header_has_token(const http_request_s *req, view_s name,
                                         view_s token);
 
 /* The next member of a comma-separated list, trimmed, taken off the front of
- * `*list`; false at its end. Empty members are skipped. Linear in the bytes. */
+ * `*list`; false at its end. Empty members are skipped; a comma in a quoted
+ * string (RFC 9110 section 5.6.4) divides nothing. Linear in the bytes. */
 FACIL_PUBLIC bool http_list_next(view_s *list, view_s *member);
 
 /* Percent-decode `in` into `out` (at least in.len bytes), once. Returns the
- * length; -1 for a '%' that two hexadecimal digits do not follow. '+' stays. */
+ * length; -1 for a '%' that two hexadecimal digits do not follow. '+' stays.
+ * `out` may be where `in` is. What comes out is any bytes, also NUL. */
 FACIL_PUBLIC FACIL_MUST_CHECK ssize_t http_percent_decode(view_s in, char *out);
 
 /* The next `name=value` pair of a query, still encoded, taken off the front of
