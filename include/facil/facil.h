@@ -36,7 +36,8 @@ typedef struct {
    * count as gone. 0 if `sent` ends on a frame's end. */
   size_t (*on_sent)(intptr_t uuid, protocol_s *protocol, size_t sent);
   /* The process winds down. The connection is closed by sock_close right after,
-   * unless `holds_shutdown` is set: then the protocol closes it itself, soon. */
+   * unless `holds_shutdown` is set: then the protocol closes it itself, soon.
+   */
   void (*on_shutdown)(intptr_t uuid, protocol_s *protocol);
   /* The connection is gone (`uuid` is not valid any more), or another protocol
    * has taken it over. Free the object here. */
@@ -84,7 +85,8 @@ FACIL_PUBLIC void facil_set_deadline_ms(intptr_t uuid, uint32_t ms,
 /* Monotonic milliseconds, read once at the start of the turn. */
 FACIL_PUBLIC uint64_t facil_now_ms(void);
 
-/* ---- input control -------------------------------------------------------- */
+/* ---- input control --------------------------------------------------------
+ */
 
 /* on_data will be called in the next turn, whether bytes came or not. */
 FACIL_PUBLIC void facil_force_event(intptr_t uuid);
@@ -93,7 +95,8 @@ FACIL_PUBLIC void facil_force_event(intptr_t uuid);
 FACIL_PUBLIC void facil_suspend_read(intptr_t uuid);
 FACIL_PUBLIC void facil_resume_read(intptr_t uuid);
 
-/* ---- listening ------------------------------------------------------------ */
+/* ---- listening ------------------------------------------------------------
+ */
 
 struct facil_listen_args {
   const char *address; /* NULL: 127.0.0.1; a path ("/…" or "./…"): Unix */
@@ -108,8 +111,8 @@ struct facil_listen_args {
 /* Listen: before facil_run. `on_open` runs in the worker that accepted, and
  * returns the protocol to attach, or NULL to close. Strings are copied. A port
  * in use is an error also where SO_REUSEPORT would allow it.
- * 0; -1: EINVAL; EADDRINUSE; what socket(2), bind(2), listen(2) say; a name that
- * does not resolve is EADDRNOTAVAIL. */
+ * 0; -1: EINVAL; EADDRINUSE; what socket(2), bind(2), listen(2) say; a name
+ * that does not resolve is EADDRNOTAVAIL. */
 #define facil_listen(...) facil_listen((struct facil_listen_args){__VA_ARGS__})
 FACIL_PUBLIC FACIL_MUST_CHECK int(facil_listen)(struct facil_listen_args args);
 
@@ -117,7 +120,8 @@ FACIL_PUBLIC FACIL_MUST_CHECK int(facil_listen)(struct facil_listen_args args);
  * "unix:/path". */
 FACIL_PUBLIC const char *facil_listening_at(void);
 
-/* ---- tasks, walks, sets ---------------------------------------------------- */
+/* ---- tasks, walks, sets ----------------------------------------------------
+ */
 
 struct facil_defer_args {
   intptr_t uuid;
@@ -139,8 +143,8 @@ typedef struct {
 } facil_member_s;
 
 /* A set of connections that a module keeps, e.g. of a channel's subscribers.
- * Join and leave are O(1), a walk costs its members. Lies in the owner's object;
- * the fields are the core's. Set it up with facil_set_init. */
+ * Join and leave are O(1), a walk costs its members. Lies in the owner's
+ * object; the fields are the core's. Set it up with facil_set_init. */
 typedef struct facil_set_s {
   union {
     facil_member_s *one;   /* cap == 0 */
@@ -152,15 +156,13 @@ typedef struct facil_set_s {
   uint32_t at;    /* the next place of the ready walk */
   uint32_t left;  /* places that it has yet to visit */
   uint32_t walks; /* facil_each walks under way */
-  void (*on_walked)(struct facil_set_s *set);
-  list_s ready; /* in the list of sets with news */
+  list_s ready;   /* in the list of sets with news */
 } facil_set_s;
 
-FACIL_PUBLIC void facil_set_init(facil_set_s *set,
-                                 void (*on_walked)(facil_set_s *));
+FACIL_PUBLIC void facil_set_init(facil_set_s *set);
 
-/* Free what the set holds. It must not be walked: on_walked has been called, or
- * facil_set_ready never was, and no facil_each is under way. */
+/* Free what the set holds. No facil_each may be under way; a ready walk ends.
+ */
 FACIL_PUBLIC void facil_set_fini(facil_set_s *set);
 
 /* `member->uuid` joins. The member must stay where it is until it leaves. Legal
@@ -174,34 +176,34 @@ FACIL_PUBLIC void facil_set_remove(facil_set_s *set, facil_member_s *member);
 /* There is news for all members: at the end of the turn each one's connection
  * is flushed (its on_ready called if it can write), in slices, in turn with the
  * other sets that have news; between slices sockets are polled. Called again
- * while that goes on, each member is visited at least once more. When all have
- * been, on_walked(set) is called, once. O(1). */
+ * while that goes on, each member is visited at least once more. O(1). */
 FACIL_PUBLIC void facil_set_ready(facil_set_s *set);
 
 struct facil_each_args {
   intptr_t origin;     /* is left out; 0 and -1: nobody */
-  const char *service; /* all connections of this process with this tag … */
-  facil_set_s *set;    /* … or the members of this set */
+  const char *service; /* all connections of this process with this tag, … */
+  facil_set_s *set; /* … or the members of this set, or, with neither, all */
   void (*task)(intptr_t uuid, protocol_s *protocol, void *arg);
   void *arg;
   void (*on_complete)(intptr_t origin, void *arg);
 };
 
 /* Run `task` once for each connection that is there at the call and stays, in
- * order of joining, in later turns; then `on_complete`, once, in every case, also
- * after -1. Walks of one service or set run one after the other, so two
+ * order of joining, in later turns; then `on_complete`, once, in every case,
+ * also after -1. Walks of one service or set run one after the other, so two
  * broadcasts come in the same order for everyone. Joining, leaving and closing
  * meanwhile are legal. O(members). -1: EINVAL; ENOMEM. */
 #define facil_each(...) facil_each((struct facil_each_args){__VA_ARGS__})
 FACIL_PUBLIC int(facil_each)(struct facil_each_args args);
 
-/* ---- timers ----------------------------------------------------------------- */
+/* ---- timers -----------------------------------------------------------------
+ */
 
-/* Run `task(arg)` every `ms` milliseconds, `reps` times (0: for ever), at a fixed
- * rate; ticks missed by a stall are skipped, but for one. `on_finish(arg)` comes
- * once when the timer ends in any way, also after -1. Returns an id >= 0; -1:
- * EINVAL, ms is 0 or there is no task; ENOMEM. Before facil_run: runs in each
- * worker. */
+/* Run `task(arg)` every `ms` milliseconds, `reps` times (0: for ever), at a
+ * fixed rate; ticks missed by a stall are skipped, but for one.
+ * `on_finish(arg)` comes once when the timer ends in any way, also after -1.
+ * Returns an id >= 0; -1: EINVAL, ms is 0 or there is no task; ENOMEM. Before
+ * facil_run: runs in each worker. */
 FACIL_PUBLIC int64_t facil_run_every(uint32_t ms, uint32_t reps,
                                      void (*task)(void *), void *arg,
                                      void (*on_finish)(void *));
@@ -209,7 +211,8 @@ FACIL_PUBLIC int64_t facil_run_every(uint32_t ms, uint32_t reps,
 /* End a timer; legal inside its task. -1 and ENOENT. */
 FACIL_PUBLIC int facil_timer_cancel(int64_t id);
 
-/* ---- running ------------------------------------------------------------------ */
+/* ---- running
+ * ------------------------------------------------------------------ */
 
 /* What an engine that lives beside the loop needs of it. All on the loop. */
 typedef struct {
@@ -226,7 +229,8 @@ typedef struct {
 } facil_engine_s;
 
 /* In on_start. The struct is copied. */
-FACIL_PUBLIC FACIL_MUST_CHECK int facil_set_engine(const facil_engine_s *engine);
+FACIL_PUBLIC FACIL_MUST_CHECK int
+facil_set_engine(const facil_engine_s *engine);
 
 struct facil_run_args {
   uint16_t threads;         /* of the pool for blocking work; unused so far */
@@ -237,7 +241,7 @@ struct facil_run_args {
   uint32_t max_connections; /* 0: what descriptors allow */
   bool no_uring;            /* plain send(2) everywhere */
   void *udata;              /* for all of these: */
-  int (*on_start)(void *udata);    /* in each worker before it serves; -1: fail */
+  int (*on_start)(void *udata); /* in each worker before it serves; -1: fail */
   void (*on_shutdown)(void *udata); /* in each worker when it begins to drain */
   void (*on_idle)(void *udata);
   void (*on_finish)(void *udata);  /* in each worker, last */
@@ -250,10 +254,10 @@ struct facil_run_args {
 /* Serve until told to stop: SIGTERM or SIGINT drain, a second one ends at once.
  * With a master: it owns the listening sockets, forks the workers, restarts one
  * that dies (after 0, 100, 200 … 5000 ms), kills one that hangs, and returns
- * when all are gone; workers leave inside by _exit(2). Without: the loop runs in
- * the calling process. Signal dispositions are restored. May be called again.
- * Returns 0 after a stop in order; 1: a worker did not start, or the drain time
- * ran out …; 70: workers keep dying at their start. */
+ * when all are gone; workers leave inside by _exit(2). Without: the loop runs
+ * in the calling process. Signal dispositions are restored. May be called
+ * again. Returns 0 after a stop in order; 1: a worker did not start, or the
+ * drain time ran out …; 70: workers keep dying at their start. */
 #define facil_run(...) facil_run((struct facil_run_args){__VA_ARGS__})
 FACIL_PUBLIC int(facil_run)(struct facil_run_args args);
 

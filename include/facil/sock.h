@@ -2,8 +2,8 @@
  *
  * A connection is named by a uuid: its descriptor and a generation that grows
  * with each life of that descriptor and cannot wrap in practice, so an id never
- * names two connections and a stale one is a clean EBADF for ever. The invariant
- * of the writing half: accepted bytes leave once and in order, or the
+ * names two connections and a stale one is a clean EBADF for ever. The
+ * invariant of the writing half: accepted bytes leave once and in order, or the
  * connection is closed.
  *
  * Everything here belongs to the loop's thread of the process that accepted the
@@ -34,9 +34,8 @@ FACIL_PUBLIC intptr_t sock_fd2uuid(int fd);
 FACIL_PUBLIC FACIL_MUST_CHECK intptr_t sock_open(int fd);
 
 /* The peer's address. -1 and EBADF, or what getpeername(2) says. */
-FACIL_PUBLIC FACIL_MUST_CHECK int sock_peer(intptr_t uuid,
-                                            struct sockaddr_storage *addr,
-                                            socklen_t *len);
+FACIL_PUBLIC FACIL_MUST_CHECK int
+sock_peer(intptr_t uuid, struct sockaddr_storage *addr, socklen_t *len);
 
 /* ---- reading ---------------------------------------------------------- */
 
@@ -59,8 +58,8 @@ struct sock_write_args {
   intptr_t uuid;
   const void *data; /* copied unless `move`, or a reference with `shared` */
   size_t len;
-  bool move;   /* data was malloc'ed and is sock's from here on, also on failure;
-                * `dealloc` (default: free) ends it when sent or dropped */
+  bool move; /* data was malloc'ed and is sock's from here on, also on failure;
+              * `dealloc` (default: free) ends it when sent or dropped */
   bool urgent; /* goes before all that has not begun to be sent */
   void (*dealloc)(void *);
   facil_buf_s *shared; /* instead of data and len: one reference passes, also on
@@ -104,8 +103,8 @@ FACIL_PUBLIC FACIL_MUST_CHECK int sock_offer(intptr_t uuid,
                                              const struct iovec *iov,
                                              facil_buf_s *const *owner, int n);
 
-/* Ask for on_ready at the end of this turn, or as soon as the socket takes bytes
- * again. 0; -1 and EBADF. */
+/* Ask for on_ready at the end of this turn, or as soon as the socket takes
+ * bytes again. 0; -1 and EBADF. */
 FACIL_PUBLIC int sock_want_ready(intptr_t uuid);
 
 /* Whether the socket has refused bytes and not yet taken any since. */
@@ -118,9 +117,9 @@ FACIL_PUBLIC uint32_t sock_blocked_ms(intptr_t uuid);
 /* ---- the end ------------------------------------------------------------ */
 
 /* Close in order: what is queued is sent, then the sending half is shut down,
- * input is thrown away until the peer's end or 2 s (so that no RST destroys what
- * was sent), then on_close. No on_data, on_ready or ping comes after this. -1
- * and EBADF. */
+ * input is thrown away until the peer's end or 2 s (so that no RST destroys
+ * what was sent), then on_close. No on_data, on_ready or ping comes after this.
+ * -1 and EBADF. */
 FACIL_PUBLIC int sock_close(intptr_t uuid);
 
 /* The one way to lose a peer at once: logged and counted under `reason`, a

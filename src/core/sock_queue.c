@@ -1,0 +1,504 @@
+/* sock_queue.c - the small write queue of a connection, and the flush.
+ *
+ * A connection is flushed in this order: the rest of a frame that was begun,
+ * its own queue, then what on_ready offers. Invariant: accepted bytes leave
+ * once and in order; between the first and the last byte of an offered frame
+ * nothing else leaves.
+ *
+ * The queue is a list of packets. Small writes are joined in one packet, so
+ * that all answers of a turn leave by one send. */
+#include "core.h"
+#include "evio.h"
+#include <errno.h>
+#include <string.h>
+
+#define PACKET_SMALL 1000 /* with its head a packet is 1 KiB or so */
+#define SPARE_MAX 256
+#define KEEP_COPY 4096 /* a begun frame's rest up to this is copied */
+#define IOV_MAX_FLUSH 16
+
+typedef struct packet_s {
+  struct packet_s *next;
+  const char *data;
+  size_t len, at;
+  size_t cap;              /* of bytes[], 0 if data lies elsewhere */
+  facil_buf_s *shared;     /* a reference, or NULL */
+  void (*dealloc)(void *); /* for moved data, or NULL */
+  bool begun;              /* nothing may go before it */
+  char bytes[];
+} packet_s;
+
+struct sock_queue_s {
+  packet_s *head, *tail;
+  size_t bytes; /* not yet sent */
+};
+
+static size_t queue_limit = 16u << 20;
+static uint32_t lowat;
+static packet_s *spare; /* free packets of PACKET_SMALL */
+static unsigned spare_count;
+static uint32_t dirty_head = SLOT_NONE, dirty_tail = SLOT_NONE;
+
+/* The offer being made by on_ready. */
+static struct {
+  slot_s *slot;
+  struct iovec iov[SOCK_OFFER_MAX];
+  facil_buf_s *owner[SOCK_OFFER_MAX];
+  int n;
+} offer;
+
+void sock_set_queue_limit(size_t bytes) {
+  queue_limit = bytes;
+}
+
+void sock_set_lowat(uint32_t bytes) {
+  lowat = bytes;
+}
+
+uint32_t sock_lowat(void) {
+  return lowat;
+}
+
+/* ---- packets ---------------------------------------------------------------
+ */
+
+static packet_s *packet_new(size_t cap) {
+  packet_s *p;
+  if (cap <= PACKET_SMALL && spare) {
+    p = spare;
+    spare = p->next;
+    spare_count--;
+    cap = PACKET_SMALL;
+  } else {
+    if (cap && cap < PACKET_SMALL)
+      cap = PACKET_SMALL;
+    p = malloc(sizeof *p + cap);
+    if (!p)
+      return NULL;
+  }
+  *p = (packet_s){.cap = cap};
+  p->data = p->bytes;
+  return p;
+}
+
+static void packet_free(packet_s *p) {
+  facil_buf_unref(p->shared);
+  if (p->dealloc)
+    p->dealloc((void *)(uintptr_t)p->data);
+  if (p->cap == PACKET_SMALL && spare_count < SPARE_MAX) {
+    p->next = spare;
+    spare = p;
+    spare_count++;
+  } else {
+    free(p);
+  }
+}
+
+static sock_queue_s *queue_of(slot_s *s) {
+  if (!s->queue)
+    s->queue = calloc(1, sizeof *s->queue);
+  return s->queue;
+}
+
+static void queue_append(sock_queue_s *q, packet_s *p) {
+  p->next = NULL;
+  if (q->tail)
+    q->tail->next = p;
+  else
+    q->head = p;
+  q->tail = p;
+  q->bytes += p->len;
+}
+
+static void queue_urgent(sock_queue_s *q, packet_s *p) {
+  packet_s *head = q->head;
+  if (head && (head->begun || head->at)) {
+    p->next = head->next;
+    head->next = p;
+    if (q->tail == head)
+      q->tail = p;
+  } else {
+    p->next = head;
+    q->head = p;
+    if (!q->tail)
+      q->tail = p;
+  }
+  q->bytes += p->len;
+}
+
+void sock_queue_free(slot_s *s) {
+  if (!s->queue)
+    return;
+  for (packet_s *p = s->queue->head, *next; p; p = next) {
+    next = p->next;
+    packet_free(p);
+  }
+  free(s->queue);
+  s->queue = NULL;
+}
+
+size_t sock_pending(intptr_t uuid) {
+  slot_s *s = sock_slot(uuid);
+  return s && s->queue ? s->queue->bytes : 0;
+}
+
+/* ---- writing
+ * ------------------------------------------------------------------ */
+
+static int refuse(struct sock_write_args *a, int error) {
+  facil_buf_unref(a->shared);
+  if (a->move && a->data)
+    (a->dealloc ? a->dealloc : free)((void *)(uintptr_t)a->data);
+  if (!error)
+    return 0;
+  errno = error;
+  return -1;
+}
+
+/* Room at the end of the last packet, where a copy may join it. */
+static bool joins_tail(sock_queue_s *q, const struct sock_write_args *a) {
+  packet_s *t = q->tail;
+  if (!t || a->move || a->shared || a->urgent || t->data != t->bytes ||
+      t->begun || a->len > t->cap - t->len)
+    return false;
+  memcpy(t->bytes + t->len, a->data, a->len);
+  t->len += a->len;
+  q->bytes += a->len;
+  return true;
+}
+
+static packet_s *packet_of(const struct sock_write_args *a) {
+  bool copies = !a->move && !a->shared;
+  packet_s *p = packet_new(copies ? a->len : 0);
+  if (!p)
+    return NULL;
+  p->len = a->len;
+  if (copies)
+    memcpy(p->bytes, a->data, a->len);
+  else if (a->shared)
+    p->data = a->shared->data, p->shared = a->shared;
+  else
+    p->data = a->data, p->dealloc = a->dealloc ? a->dealloc : free;
+  return p;
+}
+
+int(sock_write2)(struct sock_write_args a) {
+  slot_s *s = sock_slot(a.uuid);
+  if (a.shared)
+    a.len = a.shared->len;
+  if (!s)
+    return refuse(&a, EBADF);
+  if (s->state == SLOT_DRAINING || s->shut)
+    return refuse(&a, EPIPE);
+  if (a.len == 0)
+    return refuse(&a, 0);
+  sock_queue_s *q = queue_of(s);
+  if (!q)
+    return refuse(&a, ENOMEM);
+  if (q->bytes >= queue_limit)
+    return refuse(&a, ENOBUFS);
+  if (!joins_tail(q, &a)) {
+    packet_s *p = packet_of(&a);
+    if (!p)
+      return refuse(&a, ENOMEM);
+    if (a.urgent)
+      queue_urgent(q, p);
+    else
+      queue_append(q, p);
+  }
+  sock_mark_dirty(s);
+  return 0;
+}
+
+int sock_write(intptr_t uuid, const void *data, size_t len) {
+  return sock_write2(.uuid = uuid, .data = data, .len = len);
+}
+
+/* ---- who has to be flushed
+ * ------------------------------------------------------- */
+
+void sock_mark_dirty(slot_s *s) {
+  if (s->is_dirty)
+    return;
+  uint32_t i = sock_slot_index(s);
+  s->is_dirty = true;
+  s->dirty_next = SLOT_NONE;
+  if (dirty_tail == SLOT_NONE)
+    dirty_head = i;
+  else
+    sock_slot_at(dirty_tail)->dirty_next = i;
+  dirty_tail = i;
+}
+
+bool sock_has_dirty(void) {
+  return dirty_head != SLOT_NONE;
+}
+
+bool sock_flush_dirty(uint32_t budget) {
+  uint32_t last = dirty_tail; /* what comes while this runs waits a turn */
+  while (dirty_head != SLOT_NONE && budget--) {
+    uint32_t i = dirty_head;
+    slot_s *s = sock_slot_at(i);
+    dirty_head = s->dirty_next;
+    if (dirty_head == SLOT_NONE)
+      dirty_tail = SLOT_NONE;
+    s->is_dirty = false;
+    if (s->uuid > 0)
+      sock_flush(s, s->want_ready);
+    if (i == last)
+      break;
+  }
+  return dirty_head != SLOT_NONE;
+}
+
+int sock_want_ready(intptr_t uuid) {
+  slot_s *s = sock_slot(uuid);
+  if (!s) {
+    errno = EBADF;
+    return -1;
+  }
+  s->want_ready = true;
+  sock_mark_dirty(s);
+  return 0;
+}
+
+bool sock_is_blocked(intptr_t uuid) {
+  slot_s *s = sock_slot(uuid);
+  return s && s->blocked;
+}
+
+uint32_t sock_blocked_ms(intptr_t uuid) {
+  slot_s *s = sock_slot(uuid);
+  return s && s->blocked ? (uint32_t)facil_now_ms() - s->blocked_ms : 0;
+}
+
+/* ---- the flush
+ * ----------------------------------------------------------------------- */
+
+static void block(slot_s *s) {
+  if (!s->blocked)
+    s->blocked_ms = (uint32_t)facil_now_ms();
+  s->blocked = true;
+  (void)sock_arm(s, s->mask | EVIO_OUT);
+}
+
+static void queue_sent(slot_s *s, size_t n) {
+  sock_queue_s *q = s->queue;
+  q->bytes -= n;
+  while (q->head && n >= q->head->len - q->head->at) {
+    packet_s *p = q->head;
+    n -= p->len - p->at;
+    q->head = p->next;
+    if (!q->head)
+      q->tail = NULL;
+    packet_free(p);
+  }
+  if (q->head) {
+    q->head->at += n;
+  } else {
+    free(q);
+    s->queue = NULL;
+  }
+}
+
+static int gather(const sock_queue_s *q, struct iovec *iov) {
+  int n = 0;
+  for (packet_s *p = q->head; p && n < IOV_MAX_FLUSH; p = p->next)
+    iov[n++] =
+        (struct iovec){(void *)(uintptr_t)(p->data + p->at), p->len - p->at};
+  return n;
+}
+
+static ssize_t send_iov(slot_s *s, struct iovec *iov, int n) {
+  int fd = (int)sock_slot_index(s);
+  ssize_t r;
+  do {
+    if (n == 1) {
+      r = send(fd, iov->iov_base, iov->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } else {
+      struct msghdr m = {.msg_iov = iov, .msg_iovlen = (size_t)n};
+      r = sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+  } while (r < 0 && errno == EINTR);
+  return r < 0 ? -errno : r;
+}
+
+/* `r` bytes, or -errno, is what a send of `total` came to. False: it was short
+ * or the connection is lost. */
+static bool sent_all(slot_s *s, ssize_t r, size_t total) {
+  if (r < 0 && r != -EAGAIN) {
+    sock_lose(s, r == -EPIPE || r == -ECONNRESET ? "peer gone" : "write");
+    return false;
+  }
+  if (r > 0)
+    s->blocked_ms = (uint32_t)facil_now_ms();
+  if (r >= 0 && (size_t)r == total)
+    return true;
+  block(s);
+  return false;
+}
+
+/* True: the queue is empty. */
+static bool flush_queue(slot_s *s) {
+  while (s->queue) {
+    struct iovec iov[IOV_MAX_FLUSH];
+    int n = gather(s->queue, iov);
+    if (n == 0) { /* made, but never filled */
+      sock_queue_free(s);
+      break;
+    }
+    size_t total = 0;
+    for (int i = 0; i < n; i++)
+      total += iov[i].iov_len;
+    ssize_t r = send_iov(s, iov, n);
+    if (r > 0)
+      queue_sent(s, (size_t)r);
+    if (!sent_all(s, r, total))
+      return false;
+  }
+  return true;
+}
+
+/* The rest of a begun frame becomes the connection's own: copied if short, else
+ * by reference. */
+static void keep_rest(slot_s *s, const char *data, size_t len,
+                      facil_buf_s *owner) {
+  sock_queue_s *q = queue_of(s);
+  bool copies = len <= KEEP_COPY;
+  packet_s *p = q ? packet_new(copies ? len : 0) : NULL;
+  if (!p) {
+    sock_lose(s, "out of memory");
+    return;
+  }
+  p->len = len;
+  p->begun = true;
+  if (copies) {
+    memcpy(p->bytes, data, len);
+  } else {
+    p->data = data;
+    p->shared = facil_buf_ref(owner);
+  }
+  p->next = q->head;
+  q->head = p;
+  if (!q->tail)
+    q->tail = p;
+  q->bytes += len;
+}
+
+/* `sent` bytes of the offer in `iov` are gone: tell the protocol, keep the rest
+ * of a frame. */
+static void offer_sent(slot_s *s, const struct iovec *iov,
+                       facil_buf_s *const *owner, int n, size_t sent) {
+  const protocol_ops_s *ops = s->protocol->ops;
+  size_t rest = ops->on_sent ? ops->on_sent(s->uuid, s->protocol, sent) : 0;
+  if (s->uuid <= 0)
+    return;
+  for (int i = 0; i < n && rest; i++) {
+    if (sent >= iov[i].iov_len) {
+      sent -= iov[i].iov_len;
+      continue;
+    }
+    size_t here = iov[i].iov_len - sent;
+    if (here > rest)
+      here = rest;
+    /* A frame lies in one piece, so this runs once. */
+    keep_rest(s, (const char *)iov[i].iov_base + sent, here, owner[i]);
+    rest -= here;
+    sent = 0;
+  }
+}
+
+void sock_batch_done(uint32_t index, intptr_t uuid, const struct iovec *iov,
+                     facil_buf_s *owner, ssize_t sent) {
+  slot_s *s = sock_slot_at(index);
+  s->in_batch = false;
+  if (s->uuid != uuid)
+    return;
+  if (!owner) { /* its own queue */
+    if (sent > 0)
+      queue_sent(s, (size_t)sent);
+  } else {
+    offer_sent(s, iov, &owner, 1, sent > 0 ? (size_t)sent : 0);
+  }
+  if (s->uuid != uuid || !sent_all(s, sent, iov->iov_len))
+    return;
+  if (s->queue || s->want_ready || s->state == SLOT_DRAINING)
+    sock_mark_dirty(s);
+}
+
+static void send_offer(slot_s *s) {
+  int n = offer.n;
+  if (n == 1 && uring_send(s, offer.iov, offer.owner[0]))
+    return;
+  size_t total = 0;
+  for (int i = 0; i < n; i++)
+    total += offer.iov[i].iov_len;
+  ssize_t r = send_iov(s, offer.iov, n);
+  offer_sent(s, offer.iov, offer.owner, n, r > 0 ? (size_t)r : 0);
+  if (s->uuid > 0)
+    (void)sent_all(s, r, total);
+}
+
+int sock_offer(intptr_t uuid, const struct iovec *iov,
+               facil_buf_s *const *owner, int n) {
+  if (!offer.slot || offer.slot->uuid != uuid) {
+    errno = sock_slot(uuid) ? EINVAL : EBADF;
+    return -1;
+  }
+  if (offer.n || n < 1 || n > SOCK_OFFER_MAX) {
+    errno = EINVAL;
+    return -1;
+  }
+  memcpy(offer.iov, iov, (size_t)n * sizeof *iov);
+  memcpy(offer.owner, owner, (size_t)n * sizeof *owner);
+  offer.n = n;
+  return 0;
+}
+
+/* A queue of one packet may join the batch. */
+static bool batch_queue(slot_s *s) {
+  packet_s *p = s->queue->head;
+  if (!p || p->next)
+    return false;
+  struct iovec iov = {(void *)(uintptr_t)(p->data + p->at), p->len - p->at};
+  if (!uring_send(s, &iov, NULL))
+    return false;
+  p->begun = true; /* nothing goes before it, nothing joins it */
+  return true;
+}
+
+void sock_flush(slot_s *s, bool ready) {
+  if (s->state == SLOT_CLOSED || s->state == SLOT_FREE)
+    return;
+  /* One send at a time: sock_batch_done and sock_can_write come back to it. */
+  if (s->in_batch || s->blocked) {
+    s->want_ready |= ready && s->state == SLOT_OPEN;
+    return;
+  }
+  if (s->queue && (batch_queue(s) || !flush_queue(s))) {
+    s->want_ready |= ready && s->state == SLOT_OPEN;
+    return;
+  }
+  if (s->state == SLOT_DRAINING) {
+    sock_shut(s);
+    return;
+  }
+  if (!ready || s->state != SLOT_OPEN)
+    return;
+  s->want_ready = false;
+  if (!s->protocol->ops->on_ready)
+    return;
+  offer.slot = s;
+  offer.n = 0;
+  s->protocol->ops->on_ready(s->uuid, s->protocol);
+  offer.slot = NULL;
+  if (offer.n && s->uuid > 0)
+    send_offer(s);
+}
+
+void sock_can_write(slot_s *s) {
+  s->blocked = false;
+  (void)sock_arm(s, s->mask & (uint8_t)~EVIO_OUT);
+  s->want_ready |= s->state == SLOT_OPEN;
+  sock_mark_dirty(s);
+}
