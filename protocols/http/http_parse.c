@@ -437,28 +437,39 @@ static bool refuse_codings(view_s list, http_request_s *req) {
   }
 }
 
-/* llhttp did not like the byte at `pos`: find the status for that line. */
-static bool refuse_line(view_s head, const char *pos, llhttp_errno_t err,
-                        size_t body_bytes, http_request_s *req) {
-  size_t from = pos >= head.data && pos < head.data + head.len
-                    ? (size_t)(pos - head.data)
-                    : 0;
+/* The field whose line the byte at `from` is in. */
+static http_header_s line_at(view_s head, size_t from) {
   while (from && head.data[from - 1] != '\n')
     from--;
-  if (err == HPE_INVALID_URL)
-    return refuse(req, 400, "A byte in the request target is not allowed.");
-  if (from == 0) /* all else in the request line was found good before */
-    return refuse(req, 501, "The method is not one that is known here.");
-  if (err == HPE_UNEXPECTED_CONTENT_LENGTH)
-    return refuse(req, 400, "There is more than one length for the body.");
   view_s line = before(view_sub(head, from, head.len), '\r');
   view_s name = before(line, ':');
-  view_s value = view_trim(view_sub(line, name.len + 1, line.len));
-  if (err == HPE_INVALID_TRANSFER_ENCODING && req->minor == 1 &&
-      http_header_times(req, VIEW_LIT("Transfer-Encoding")) == 1)
-    return refuse_codings(value, req);
-  if (view_eq_nocase(name, VIEW_LIT("Content-Length")) &&
-      !read_length(value, body_bytes, req))
+  view_s value = view_sub(line, name.len + 1, line.len);
+  return (http_header_s){.name = name, .value = view_trim(value)};
+}
+
+/* llhttp stopped at the byte `at` of `head`: find the status for that. */
+static bool refuse_syntax(view_s head, size_t at, llhttp_errno_t err,
+                          size_t body_bytes, http_request_s *req) {
+  http_header_s field = line_at(head, at);
+  switch (err) {
+  case HPE_INVALID_URL:
+    return refuse(req, 400, "A byte in the request target is not allowed.");
+  case HPE_INVALID_METHOD:
+  case HPE_INVALID_VERSION: /* the version is good: not for this method then */
+  case HPE_INVALID_CONSTANT:
+    return refuse(req, 501, "The method is not one that is known here.");
+  case HPE_UNEXPECTED_CONTENT_LENGTH:
+    return refuse(req, 400, "There is more than one length for the body.");
+  case HPE_INVALID_TRANSFER_ENCODING:
+    if (req->minor == 1 &&
+        http_header_times(req, VIEW_LIT("Transfer-Encoding")) == 1)
+      return refuse_codings(field.value, req);
+    break;
+  default:
+    break;
+  }
+  if (view_eq_nocase(field.name, VIEW_LIT("Content-Length")) &&
+      !read_length(field.value, body_bytes, req))
     return false;
   return refuse(req, 400, "A header field is not well formed.");
 }
@@ -472,8 +483,9 @@ static bool read_fields(view_s head, const http_limits_s *limits,
   llhttp_errno_t err = llhttp_execute(&parser, head.data, head.len);
   if (err == HPE_PAUSED && fields.is_whole)
     return true;
-  return refuse_line(head, llhttp_get_error_pos(&parser), err,
-                     limits->body_bytes, req);
+  const char *pos = llhttp_get_error_pos(&parser); /* NULL: it wants more */
+  size_t at = pos && err ? (size_t)(pos - head.data) : head.len;
+  return refuse_syntax(head, at, err, limits->body_bytes, req);
 }
 
 /* ---- the fields ---- */
