@@ -96,6 +96,7 @@ Test(access, a_host_that_only_looks_like_loopback_is_none) {
       "localhost..",
       ".localhost",
       "..localhost",
+      ".a.localhost",
       "a..localhost",
       "a.localhost..",
       "xlocalhost",
