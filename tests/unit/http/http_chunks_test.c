@@ -181,6 +181,9 @@ Test(http_chunks, extensions_and_trailers_are_limited) {
     const char *trailer = "1\r\na\r\n0\r\nX:%.*s\r\n\r\n";
     cr_assert_eq(status_with(trailer, 4094, step), 0);
     cr_assert_eq(status_with(trailer, 4095, step), 413);
+    const char *alone = "0\r\nX:%.*s\r\n\r\n";
+    cr_assert_eq(status_with(alone, 4094, step), 0);
+    cr_assert_eq(status_with(alone, 4095, step), 413);
   }
 }
 

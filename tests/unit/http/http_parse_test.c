@@ -136,7 +136,7 @@ Test(http_parse, P07_a_length_is_one_plain_number) {
 }
 
 Test(http_parse, P12_there_is_one_good_host) {
-  cr_assert_eq(run_rows("P12"), 43);
+  cr_assert_eq(run_rows("P12"), 44);
 }
 
 Test(http_parse, P13_line_ends_names_and_values_are_exact) {
@@ -295,6 +295,74 @@ Test(http_parse, a_length_above_64_bits_is_too_large_under_any_limit) {
                                   "\r\n"),
                          &limits),
                413);
+}
+
+Test(http_parse, a_small_limit_holds_for_one_digit_too) {
+  view_s head =
+      VIEW_LIT("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\n");
+  http_limits_s limits = wide;
+  limits.body_bytes = 5;
+  cr_assert_eq(status_of(head, &limits), 0);
+  limits.body_bytes = 4;
+  cr_assert_eq(status_of(head, &limits), 413);
+}
+
+/* `good` may be the beginning of a head, with `bad` behind it not any more. */
+static void refused_at_once(const char *good, view_s bad, int status) {
+  char in[256] = "";
+  http_request_s r;
+  size_t scanned = 0, len = strlen(good);
+  memcpy(in, good, len);
+  memcpy(in + len, bad.data, bad.len);
+  view_s all = view_of(in, len + bad.len);
+  for (size_t n = 0; n < all.len; n++)
+    cr_assert_eq(
+        http_parse_head(view_sub(all, 0, n), &wide, headers, &scanned, &r), 0,
+        "%s: %zu", good, n);
+  cr_assert_eq(http_parse_head(all, &wide, headers, &scanned, &r), -1, "%s",
+               good);
+  cr_assert_eq(r.status, status);
+  scanned = 0; /* and in one piece with more behind it */
+  memset(in + all.len, 'x', 16);
+  all.len += 16;
+  cr_assert_eq(http_parse_head(all, &wide, headers, &scanned, &r), -1, "%s",
+               good);
+  cr_assert_eq(r.status, status);
+}
+
+Test(http_parse, a_fault_is_found_at_its_first_byte) {
+#define LINE "GET / HTTP/1.1\r\n"
+  refused_at_once("", VIEW_LIT("\x16"), 400);
+  refused_at_once("", VIEW_LIT("\n"), 400);
+  refused_at_once("\r", VIEW_LIT("G"), 400);
+  refused_at_once("GET / HTTP/1.1", VIEW_LIT("\n"), 400);
+  refused_at_once("GET / HTTP/1.1", VIEW_LIT("1"), 400);
+  refused_at_once("GET / HTTP/1.1\r", VIEW_LIT("X"), 400);
+  refused_at_once("GET / HTTP/2.0\r", VIEW_LIT("\n"), 505);
+  refused_at_once("GET /#x HTTP/1.1\r", VIEW_LIT("\n"), 400);
+  refused_at_once("GET\r", VIEW_LIT("\n"), 400);
+  refused_at_once(LINE, VIEW_LIT(" "), 400);
+  refused_at_once(LINE, VIEW_LIT("\t"), 400);
+  refused_at_once(LINE, VIEW_LIT(":"), 400);
+  refused_at_once(LINE, VIEW_LIT("\n"), 400);
+  refused_at_once(LINE "\r", VIEW_LIT("X"), 400);
+  refused_at_once(LINE "X: abc", VIEW_LIT("\n"), 400);
+  refused_at_once(LINE "X: abc\r", VIEW_LIT("\r"), 400);
+  refused_at_once(LINE "X: abcdefghijklm", VIEW_LIT("\0"), 400);
+  refused_at_once(LINE "X: abc\tdefgh", VIEW_LIT("\x7f"), 400);
+}
+
+/* All bytes but controls may stand in a value, wherever a word of it begins. */
+Test(http_parse, every_byte_of_a_value_is_judged_alike_at_every_place) {
+  for (int byte = 0; byte < 256; byte++)
+    for (size_t at = 0; at < 17; at++) {
+      char head[] = "GET / HTTP/1.1\r\nHost: t\r\nX: aaaaaaaaaaaaaaaaaaaaaaaaa"
+                    "\r\n\r\n";
+      head[32 + at] = (char)byte;
+      bool is_fine = (byte >= 0x20 || byte == '\t') && byte != 0x7f;
+      cr_assert_eq(status_of(view_of(head, sizeof head - 1), &wide),
+                   is_fine ? 0 : 400, "%02x at %zu", (unsigned)byte, at);
+    }
 }
 
 /* ---- what comes out ---- */
