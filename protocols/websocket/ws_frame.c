@@ -207,11 +207,11 @@ static void begin_frame(ws_decoder_s *d, const uint8_t *head, uint64_t length) {
 
 /* --- the payload --- */
 
+/* utf8 stands at UTF8_START by itself: no other text is let end. */
 static void end_message(ws_decoder_s *d) {
   d->message_opcode = 0;
   d->message_len = 0;
   d->fragments = 0;
-  d->utf8 = UTF8_START;
   d->is_message_begun = false;
 }
 

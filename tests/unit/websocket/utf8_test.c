@@ -60,6 +60,10 @@ static const sample_s samples[] = {
     {"\xf0\x9f\x98\x41", 3, false},
     {"\xf0\x9f\x41", 2, false},
     {"\xce\xba\xe1\xbd\xb9\xed\xa0\x80 edited", 6, false},
+    /* a word of ASCII inside a character */
+    {"123456\xe2\x82"
+     "12345678\xac",
+     8, false},
 };
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))

@@ -76,6 +76,7 @@ static void entry(endpoint_s *e, const char *what, view_s payload) {
 
 static void on_data(endpoint_s *e, const ws_event_s *ev) {
   cr_assert_eq(ev->is_first, !e->is_message_open);
+  cr_assert(ev->payload.len > 0 || ev->is_last, "an empty part was reported");
   e->is_message_open = !ev->is_last;
   add(&e->message, ev->payload.data, ev->payload.len);
   cr_assert_leq(e->message.len, e->limits->message_max);
@@ -262,11 +263,12 @@ static void check_frames_within(ws_limits_s limits, const frame_s *frames,
   }
 }
 
-#define CHECK(expect, ...)                                                     \
+#define CHECK_WITHIN(limits, expect, ...)                                      \
   do {                                                                         \
-    const frame_s frames[] = {__VA_ARGS__};                                    \
-    check_frames_within(server, frames, COUNT(frames), expect);                \
+    const frame_s list[] = {__VA_ARGS__};                                      \
+    check_frames_within(limits, list, COUNT(list), expect);                    \
   } while (0)
+#define CHECK(expect, ...) CHECK_WITHIN(server, expect, __VA_ARGS__)
 
 /* --- RFC 6455 section 5.7 --- */
 
@@ -478,6 +480,8 @@ Test(ws_frame, too_many_fragments_are_1009) {
   const frame_s four[] = {F(0x01, "a"), F(0x00, ""), F(0x89, "x"), F(0x00, ""),
                           F(0x80, "b")};
   check_frames_within(limits, three, 3, "text 'ab'");
+  CHECK_WITHIN(limits, "text 'ab'|text 'c'|binary 'de'", F(0x01, "a"),
+               F(0x80, "b"), F(0x81, "c"), F(0x02, "d"), F(0x80, "e"));
   check_frames_within(limits, four, 5, "ping 'x'|error 1009 ''");
 }
 
@@ -584,6 +588,12 @@ Test(ws_frame, F14_the_head_has_the_form_that_its_length_requires) {
       cr_assert_eq(view_u64(out + 2), n);
     }
   }
+}
+
+Test(ws_frame, F14_every_byte_of_a_long_length_is_written) {
+  char out[WS_FRAME_HEAD_MAX];
+  cr_assert_eq(ws_frame_head(out, WS_FIN_TEXT, 0x0123456789abcdef), 10);
+  cr_assert_arr_eq(out, "\x81\x7f\x01\x23\x45\x67\x89\xab\xcd\xef", 10);
 }
 
 Test(ws_frame, F16_pipelined_frames_at_odd_places_are_unmasked_right) {
@@ -797,6 +807,12 @@ Test(ws_frame, C03_legal_close_codes_are_echoed) {
 
 Test(ws_frame, a_close_payload_of_one_byte_is_1002) {
   CHECK("bad close 1002 ''", F(0x88, "\x03"));
+  /* The byte behind the payload would make it a legal code. */
+  uint16_t code;
+  view_s reason;
+  cr_assert_eq(ws_close_parse(view_of("\x03\xe8", 1), &code, &reason), -1);
+  cr_assert_eq(code, 1002);
+  cr_assert_eq(reason.len, 0);
 }
 
 Test(ws_frame, C04_a_bad_reason_is_1007_and_not_echoed) {
