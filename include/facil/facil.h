@@ -69,7 +69,7 @@ FACIL_PUBLIC protocol_s *facil_protocol(intptr_t uuid, const char *service);
 /* How many connections carry the tag, in this process; NULL: all. O(1). */
 FACIL_PUBLIC size_t facil_count(const char *service);
 
-/* ---- time-outs ----------------------------------------------------------- */
+/* ---- time-outs --------------------------------------------------------- */
 
 #define FACIL_TIMEOUT_NEVER UINT32_MAX
 
@@ -85,8 +85,7 @@ FACIL_PUBLIC void facil_set_deadline_ms(intptr_t uuid, uint32_t ms,
 /* Monotonic milliseconds, read once at the start of the turn. */
 FACIL_PUBLIC uint64_t facil_now_ms(void);
 
-/* ---- input control --------------------------------------------------------
- */
+/* ---- input control ----------------------------------------------------- */
 
 /* on_data will be called in the next turn, whether bytes came or not. */
 FACIL_PUBLIC void facil_force_event(intptr_t uuid);
@@ -95,8 +94,7 @@ FACIL_PUBLIC void facil_force_event(intptr_t uuid);
 FACIL_PUBLIC void facil_suspend_read(intptr_t uuid);
 FACIL_PUBLIC void facil_resume_read(intptr_t uuid);
 
-/* ---- listening ------------------------------------------------------------
- */
+/* ---- listening --------------------------------------------------------- */
 
 struct facil_listen_args {
   const char *address; /* NULL: 127.0.0.1; a path ("/…" or "./…"): Unix */
@@ -120,8 +118,7 @@ FACIL_PUBLIC FACIL_MUST_CHECK int(facil_listen)(struct facil_listen_args args);
  * "unix:/path". */
 FACIL_PUBLIC const char *facil_listening_at(void);
 
-/* ---- tasks, walks, sets ----------------------------------------------------
- */
+/* ---- tasks, walks, sets ------------------------------------------------ */
 
 struct facil_defer_args {
   intptr_t uuid;
@@ -196,8 +193,7 @@ struct facil_each_args {
 #define facil_each(...) facil_each((struct facil_each_args){__VA_ARGS__})
 FACIL_PUBLIC int(facil_each)(struct facil_each_args args);
 
-/* ---- timers -----------------------------------------------------------------
- */
+/* ---- timers ------------------------------------------------------------ */
 
 /* Run `task(arg)` every `ms` milliseconds, `reps` times (0: for ever), at a
  * fixed rate; ticks missed by a stall are skipped, but for one.
@@ -211,8 +207,7 @@ FACIL_PUBLIC int64_t facil_run_every(uint32_t ms, uint32_t reps,
 /* End a timer; legal inside its task. -1 and ENOENT. */
 FACIL_PUBLIC int facil_timer_cancel(int64_t id);
 
-/* ---- running
- * ------------------------------------------------------------------ */
+/* ---- running ----------------------------------------------------------- */
 
 /* What an engine that lives beside the loop needs of it. All on the loop. */
 typedef struct {
@@ -260,6 +255,9 @@ struct facil_run_args {
  * drain time ran out …; 70: workers keep dying at their start. */
 #define facil_run(...) facil_run((struct facil_run_args){__VA_ARGS__})
 FACIL_PUBLIC int(facil_run)(struct facil_run_args args);
+
+/* CPUs that this process may use (affinity and cgroup quota), 1 to 64. */
+FACIL_PUBLIC uint16_t facil_usable_cores(void);
 
 /* Ask the loop of this process to drain. Async-signal-safe, any thread. */
 FACIL_PUBLIC void facil_stop(void);

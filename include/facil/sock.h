@@ -37,7 +37,7 @@ FACIL_PUBLIC FACIL_MUST_CHECK intptr_t sock_open(int fd);
 FACIL_PUBLIC FACIL_MUST_CHECK int
 sock_peer(intptr_t uuid, struct sockaddr_storage *addr, socklen_t *len);
 
-/* ---- reading ---------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------- */
 
 /* Read at most `len` bytes. > 0: bytes; 0: nothing now; -1: ESHUTDOWN, the peer
  * has ended its half (said again at each call); EBADF, no such connection; any
@@ -52,7 +52,7 @@ FACIL_PUBLIC ssize_t sock_read(intptr_t uuid, void *buf, size_t len);
 FACIL_PUBLIC FACIL_MUST_CHECK int sock_unread(intptr_t uuid, const void *buf,
                                               size_t len);
 
-/* ---- the small write queue -------------------------------------------- */
+/* ---- the small write queue --------------------------------------------- */
 
 struct sock_write_args {
   intptr_t uuid;
@@ -114,7 +114,7 @@ FACIL_PUBLIC bool sock_is_blocked(intptr_t uuid);
  * it is not blocked. */
 FACIL_PUBLIC uint32_t sock_blocked_ms(intptr_t uuid);
 
-/* ---- the end ------------------------------------------------------------ */
+/* ---- the end ----------------------------------------------------------- */
 
 /* Close in order: what is queued is sent, then the sending half is shut down,
  * input is thrown away until the peer's end or 2 s (so that no RST destroys

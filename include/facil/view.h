@@ -15,8 +15,10 @@ typedef struct {
   size_t len;
 } view_s;
 
-/* A view of a string literal, usable as an initialiser. */
-#define VIEW_LIT(s) ((view_s){.data = "" s, .len = sizeof(s) - 1})
+/* A view of a string literal; VIEW_INIT where a constant is initialised. */
+#define VIEW_INIT(s)                                                           \
+  { .data = "" s, .len = sizeof(s) - 1 }
+#define VIEW_LIT(s) ((view_s)VIEW_INIT(s))
 
 static inline view_s view_of(const void *data, size_t len) {
   return (view_s){.data = (const char *)data, .len = len};

@@ -60,7 +60,7 @@ typedef struct slot_s {
   bool told : 1;       /* on_shutdown was called */
 } slot_s;
 
-/* ---- sock.c: the table -------------------------------------------------- */
+/* ---- sock.c: the table ------------------------------------------------- */
 int sock_table_init(size_t max_connections); /* idempotent */
 size_t sock_capacity(void);
 slot_s *sock_slot(intptr_t uuid);     /* NULL: not valid */
@@ -77,8 +77,7 @@ bool sock_reap(void); /* phase 9; true if it did anything */
 void sock_retire(intptr_t uuid, protocol_s *p); /* on_close at the end */
 uint64_t sock_losses(void);
 
-/* ---- sock_queue.c: the write queue and the flush ---------------------------
- */
+/* ---- sock_queue.c: the write queue and the flush ----------------------- */
 void sock_flush(slot_s *s, bool ready); /* queue, then on_ready if asked */
 bool sock_flush_dirty(uint32_t budget); /* true: some remain */
 bool sock_has_dirty(void);
@@ -89,8 +88,7 @@ void sock_batch_done(uint32_t index, intptr_t uuid, const struct iovec *iov,
                      facil_buf_s *owner, ssize_t sent);
 uint32_t sock_lowat(void);
 
-/* ---- sock_uring.c: many sends by one system call
- * ------------------------------ */
+/* ---- sock_uring.c: many sends by one system call ----------------------- */
 int uring_open(void); /* -1: not to be had here; plain send then */
 void uring_close(void);
 bool uring_is_open(void);
@@ -98,8 +96,7 @@ bool uring_is_open(void);
 bool uring_send(slot_s *s, const struct iovec *iov, facil_buf_s *owner);
 void uring_flush(void); /* submit all, and call sock_batch_done for each */
 
-/* ---- sock_addr.c: addresses
- * ------------------------------------------------------ */
+/* ---- sock_addr.c: addresses -------------------------------------------- */
 int sock_bind(const char *address, const char *port, int backlog, unsigned mode,
               bool probe, struct sockaddr_storage *bound, socklen_t *bound_len);
 int sock_bind_again(const struct sockaddr_storage *bound, socklen_t len,
@@ -107,8 +104,7 @@ int sock_bind_again(const struct sockaddr_storage *bound, socklen_t len,
 void sock_addr_print(const struct sockaddr_storage *a, socklen_t len, char *out,
                      size_t cap);
 
-/* ---- facil_conn.c
- * ------------------------------------------------------------------- */
+/* ---- facil_conn.c ------------------------------------------------------ */
 void conn_listed(slot_s *s);   /* into its service's list */
 void conn_unlisted(slot_s *s); /* out of it; walks step aside */
 void conn_alive(slot_s *s);    /* a byte was read */
@@ -121,8 +117,7 @@ void conn_shutdown_all(void); /* on_shutdown of all, in slices */
 void conn_abort_all(const char *reason);
 void conn_reset(void);
 
-/* ---- facil_set.c
- * ------------------------------------------------------------------------ */
+/* ---- facil_set.c ------------------------------------------------------- */
 bool set_walks_run(uint32_t members, uint64_t until_ms); /* true: some remain */
 bool set_has_walks(void);
 bool set_ready_slice(uint32_t members); /* true: some remain */
@@ -134,25 +129,19 @@ void service_join(slot_s *s);
 void service_leave(slot_s *s);
 size_t service_total(void);
 
-/* ---- facil_timer.c
- * ---------------------------------------------------------------------------
- */
+/* ---- facil_timer.c ----------------------------------------------------- */
 bool timer_run(uint64_t now_ms);
 int timer_next_due(uint64_t now_ms);
 void timer_cancel_all(void);
 void timer_start_all(uint64_t now_ms); /* in a worker, after the fork */
 
-/* ---- defer.c
- * -----------------------------------------------------------------------------------
- */
+/* ---- defer.c ----------------------------------------------------------- */
 int defer_open(void); /* makes the inbox's eventfd; returns it */
 void defer_close(void);
 bool defer_run(void);   /* what was queued when it began */
 void defer_inbox(void); /* other threads' tasks into the queue */
 
-/* ---- facil_listen.c
- * -------------------------------------------------------------------------------
- */
+/* ---- facil_listen.c ---------------------------------------------------- */
 int listen_spread(uint16_t workers); /* master: one socket a worker */
 int listen_begin(uint16_t worker);   /* worker: arm its own, close the others */
 void listen_ready(uint32_t listener);
@@ -164,9 +153,7 @@ bool listen_tick(uint64_t now_ms);
 void listen_slot_freed(void);
 int listen_next_due(uint64_t now_ms);
 
-/* ---- facil.c
- * ------------------------------------------------------------------------------------------
- */
+/* ---- facil.c ----------------------------------------------------------- */
 /* Serve in this process as worker `id` until drained. `control`: the master's
  * socket or -1; `beat`: where the turn's time goes, or NULL. */
 int loop_serve(const struct facil_run_args *args, int id, int control,

@@ -68,8 +68,7 @@ int facil_set_engine(const facil_engine_s *engine) {
   return evio_add(engine->wake_fd, TAG_ENGINE, EVIO_IN);
 }
 
-/* ---- facil_defer ----------------------------------------------------------
- */
+/* ---- facil_defer ------------------------------------------------------- */
 
 static void run_deferred(void *arg, void *unused) {
   (void)unused;
@@ -97,8 +96,7 @@ int(facil_defer)(struct facil_defer_args a) {
   return -1;
 }
 
-/* ---- stopping
- * ---------------------------------------------------------------- */
+/* ---- stopping ---------------------------------------------------------- */
 
 void facil_stop(void) {
   atomic_store(&stop_asked, true);
@@ -156,8 +154,7 @@ static void on_control(void) {
   }
 }
 
-/* ---- events
- * --------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------ */
 
 static void on_connection(slot_s *s, uint8_t flags) {
   intptr_t uuid = s->uuid;
@@ -198,8 +195,7 @@ static void on_event(uint64_t tag, uint8_t flags) {
   }
 }
 
-/* ---- one iteration
- * ------------------------------------------------------------------- */
+/* ---- one iteration ----------------------------------------------------- */
 
 static int sooner(int a, int b) {
   return a < 0 ? b : b < 0 ? a : a < b ? a : b;
@@ -275,9 +271,7 @@ static void turn(_Atomic uint64_t *beat) {
   loop.was_busy = did;
 }
 
-/* ---- serving
- * ---------------------------------------------------------------------------
- */
+/* ---- serving ----------------------------------------------------------- */
 
 static int open_fds(int control) {
   sigset_t mask;
@@ -355,11 +349,9 @@ done:
   return status;
 }
 
-/* ---- running
- * -------------------------------------------------------------------------------
- */
+/* ---- running ----------------------------------------------------------- */
 
-static uint16_t usable_cores(void) {
+uint16_t facil_usable_cores(void) {
   cpu_set_t set;
   int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
   FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
@@ -375,7 +367,7 @@ static uint16_t usable_cores(void) {
 
 int(facil_run)(struct facil_run_args args) {
   if (!args.processes)
-    args.processes = usable_cores();
+    args.processes = facil_usable_cores();
   if (!args.drain_ms)
     args.drain_ms = 10000;
   sigset_t block, before;

@@ -14,8 +14,9 @@
 #define STUCK_MS 30000u /* closing, and no byte is taken */
 
 #define TICK_MS 8u
-#define TICKS 4096u /* the wheel turns once in 33 s; what is later goes round  \
-                     */
+#define TICKS                                                                  \
+  4096u /* the wheel turns once in 33 s; what is later goes round              \
+         */
 
 #define DUE TICKS /* the list of those whose time has come */
 
@@ -24,8 +25,7 @@ static uint64_t wheel_bits[TICKS / 64 + 1];
 static uint64_t wheel_at; /* ticks before this one have been looked at */
 static bool wheel_made;
 
-/* ---- the wheel -------------------------------------------------------------
- */
+/* ---- the wheel --------------------------------------------------------- */
 
 static void wheel_make(void) {
   if (wheel_made)
@@ -72,8 +72,7 @@ void conn_unschedule(slot_s *s) {
   s->in_wheel = false;
 }
 
-/* ---- what is due when
- * -------------------------------------------------------- */
+/* ---- what is due when -------------------------------------------------- */
 
 /* Milliseconds that have passed since a time of which the low 32 bits were
  * kept. */
@@ -137,8 +136,7 @@ void conn_alive(slot_s *s) {
   s->pinged = false;
 }
 
-/* ---- time runs out
- * --------------------------------------------------------------- */
+/* ---- time runs out ----------------------------------------------------- */
 
 static void idle_check(slot_s *s) {
   uint32_t period = period_of(s);
@@ -229,8 +227,7 @@ int conn_next_due(uint64_t now_ms) {
   return -1;
 }
 
-/* ---- attach
- * -------------------------------------------------------------------------- */
+/* ---- attach ------------------------------------------------------------ */
 
 /* A new connection enters the lists and epoll when it has its first protocol.
  */
@@ -303,8 +300,7 @@ protocol_s *facil_protocol(intptr_t uuid, const char *service) {
   return s->protocol;
 }
 
-/* ---- settings of a connection
- * --------------------------------------------------------------- */
+/* ---- settings of a connection ------------------------------------------ */
 
 void facil_set_timeout_ms(intptr_t uuid, uint32_t ms) {
   slot_s *s = sock_slot(uuid);
@@ -351,9 +347,7 @@ void facil_resume_read(intptr_t uuid) {
     facil_force_event(uuid);
 }
 
-/* ---- callbacks
- * ------------------------------------------------------------------------------------
- */
+/* ---- callbacks --------------------------------------------------------- */
 
 void conn_call_data(slot_s *s) {
   const protocol_ops_s *ops = s->protocol->ops;
@@ -367,8 +361,7 @@ void conn_call_data(slot_s *s) {
     sock_close(uuid);
 }
 
-/* ---- the end of the process
- * -------------------------------------------------------------------------- */
+/* ---- the end of the process -------------------------------------------- */
 
 void conn_shutdown_all(void) {
   facil_each(.service = NULL, .task = shutdown_one);

@@ -33,8 +33,7 @@ static bool slot_freed, is_listening;
 static uint64_t logged_ms;
 static size_t connections_max;
 
-/* ---- before the run ---------------------------------------------------------
- */
+/* ---- before the run ---------------------------------------------------- */
 
 int(facil_listen)(struct facil_listen_args a) {
   if (!a.on_open || listener_count == LISTENERS_MAX) {
@@ -85,8 +84,7 @@ int listen_spread(uint16_t workers) {
   return 0;
 }
 
-/* ---- in a worker
- * ---------------------------------------------------------------- */
+/* ---- in a worker ------------------------------------------------------- */
 
 static int arm(uint32_t i, bool in) {
   return evio_change(listeners[i].own, TAG_LISTENER | i, in ? EVIO_IN : 0);

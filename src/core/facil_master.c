@@ -53,8 +53,7 @@ static struct {
   uint64_t kill_at_ms;
 } master;
 
-/* ---- forking
- * ------------------------------------------------------------------- */
+/* ---- forking ----------------------------------------------------------- */
 
 static void child(uint16_t id, int control) {
   pid_t parent = getppid();
@@ -97,8 +96,7 @@ static int start(uint16_t id) {
   return 0;
 }
 
-/* ---- stopping
- * --------------------------------------------------------------------- */
+/* ---- stopping ---------------------------------------------------------- */
 
 static void tell(worker_s *w, char word) {
   if (w->state == WORKER_GONE)
@@ -132,8 +130,7 @@ static void kill_worker(worker_s *w, const char *why) {
   kill(w->pid, SIGKILL);
 }
 
-/* ---- deaths
- * ------------------------------------------------------------------------- */
+/* ---- deaths ------------------------------------------------------------ */
 
 static void plan_restart(worker_s *w, uint64_t now) {
   bool early = !w->ready_ms || now - w->ready_ms < EARLY_MS;
@@ -185,8 +182,7 @@ static void reap_all(void) {
   }
 }
 
-/* ---- what is to do
- * -------------------------------------------------------------------- */
+/* ---- what is to do ----------------------------------------------------- */
 
 static void on_signals(void) {
   struct signalfd_siginfo info;

@@ -15,8 +15,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* ---- services -------------------------------------------------------------
- */
+/* ---- services ---------------------------------------------------------- */
 
 typedef struct {
   const char *tag;
@@ -72,8 +71,7 @@ void service_join(slot_s *s) {
   v->count++;
 }
 
-/* ---- walks of facil_each
- * ------------------------------------------------------ */
+/* ---- walks of facil_each ----------------------------------------------- */
 
 typedef struct walk_s {
   list_s link; /* in its service's or set's queue of walks */
@@ -259,8 +257,7 @@ bool set_walks_run(uint32_t members, uint64_t until_ms) {
   return walk_count > 0;
 }
 
-/* ---- sets
- * -------------------------------------------------------------------------- */
+/* ---- sets -------------------------------------------------------------- */
 
 static list_s ready_sets = {&ready_sets, &ready_sets};
 

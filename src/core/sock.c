@@ -32,7 +32,7 @@ static struct {
 } * retired;
 static size_t retired_count, retired_cap;
 
-/* ---- the table ---------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------- */
 
 int sock_table_init(size_t max_connections) {
   if (slots)
@@ -128,7 +128,7 @@ int sock_arm(slot_s *s, uint8_t mask) {
   return evio_change((int)sock_slot_index(s), (uint64_t)s->uuid, mask);
 }
 
-/* ---- reading ------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------- */
 
 static ssize_t read_unread(slot_s *s, void *buf, size_t len) {
   sock_extra_s *x = s->extra;
@@ -225,8 +225,7 @@ void sock_discard(slot_s *s) {
   }
 }
 
-/* ---- forced events ---------------------------------------------------------
- */
+/* ---- forced events ----------------------------------------------------- */
 
 void facil_force_event(intptr_t uuid) {
   slot_s *s = sock_slot(uuid);
@@ -264,8 +263,7 @@ bool sock_forced_run(void) {
   return did;
 }
 
-/* ---- the end
- * ------------------------------------------------------------------ */
+/* ---- the end ----------------------------------------------------------- */
 
 void sock_lose(slot_s *s, const char *reason) {
   intptr_t uuid = s->uuid;

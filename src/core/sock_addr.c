@@ -42,8 +42,7 @@ static int fail_close(int fd) {
   return -1;
 }
 
-/* ---- Unix ------------------------------------------------------------------
- */
+/* ---- Unix -------------------------------------------------------------- */
 
 /* A socket file that refuses connections belongs to nobody any more. */
 static int remove_stale(const struct sockaddr_un *u, socklen_t len) {
@@ -93,8 +92,7 @@ static int bind_unix(const char *path, int backlog, unsigned mode,
   return fd;
 }
 
-/* ---- TCP
- * ---------------------------------------------------------------------- */
+/* ---- TCP --------------------------------------------------------------- */
 
 static int bind_tcp(const struct sockaddr *a, socklen_t len, int backlog,
                     bool share) {

@@ -59,8 +59,7 @@ uint32_t sock_lowat(void) {
   return lowat;
 }
 
-/* ---- packets ---------------------------------------------------------------
- */
+/* ---- packets ----------------------------------------------------------- */
 
 static packet_s *packet_new(size_t cap) {
   packet_s *p;
@@ -142,8 +141,7 @@ size_t sock_pending(intptr_t uuid) {
   return s && s->queue ? s->queue->bytes : 0;
 }
 
-/* ---- writing
- * ------------------------------------------------------------------ */
+/* ---- writing ----------------------------------------------------------- */
 
 static int refuse(struct sock_write_args *a, int error) {
   facil_buf_unref(a->shared);
@@ -214,8 +212,7 @@ int sock_write(intptr_t uuid, const void *data, size_t len) {
   return sock_write2(.uuid = uuid, .data = data, .len = len);
 }
 
-/* ---- who has to be flushed
- * ------------------------------------------------------- */
+/* ---- who has to be flushed --------------------------------------------- */
 
 void sock_mark_dirty(slot_s *s) {
   if (s->is_dirty)
@@ -272,8 +269,7 @@ uint32_t sock_blocked_ms(intptr_t uuid) {
   return s && s->blocked ? (uint32_t)facil_now_ms() - s->blocked_ms : 0;
 }
 
-/* ---- the flush
- * ----------------------------------------------------------------------- */
+/* ---- the flush --------------------------------------------------------- */
 
 static void block(slot_s *s) {
   if (!s->blocked)
@@ -492,7 +488,11 @@ void sock_flush(slot_s *s, bool ready) {
   offer.n = 0;
   s->protocol->ops->on_ready(s->uuid, s->protocol);
   offer.slot = NULL;
-  if (offer.n && s->uuid > 0)
+  if (!offer.n || s->uuid <= 0)
+    return;
+  if (s->queue) /* on_ready has written too: that goes first */
+    s->want_ready = true;
+  else
     send_offer(s);
 }
 

@@ -1,0 +1,80 @@
+/* pubsub_internal.h - what the files of pubsub share.
+ *
+ * A channel has a run for each kind of reader that it has: the readers of that
+ * kind, and the tail of frames made for them. Places in a run count the bytes
+ * of its frames since the run began, so a reader at `end` has everything,
+ * whether there is a tail or not. */
+#ifndef CRIER_PUBSUB_INTERNAL_H
+#define CRIER_PUBSUB_INTERNAL_H
+
+#include "facil/pubsub.h"
+
+typedef struct channel_s channel_s;
+typedef struct tail_s tail_s;
+
+typedef struct run_s {
+  facil_set_s readers;
+  channel_s *channel;
+  const reader_kind_s *kind; /* NULL: free for use */
+  struct run_s *next;
+  tail_s *tail;    /* NULL: all have read everything */
+  uint64_t end;    /* the place behind the last frame */
+  uint32_t caught; /* readers that are at `end` */
+} run_s;
+
+struct channel_s {
+  channel_s *next; /* in its bucket */
+  uint64_t hash;
+  uint64_t last_id; /* delivered here; 0: none since the channel came */
+  engine_ref_s ref;
+  run_s first; /* most channels have readers of one kind */
+  uint8_t name_len;
+  char name[];
+};
+
+/* A piece of a tail: frames that lie in one buffer. */
+typedef struct {
+  const char *data;
+  size_t len;
+  facil_buf_s *owner;
+} piece_s;
+
+/* A frame in a tail. */
+typedef struct {
+  uint64_t id, end; /* its last byte is before place `end` */
+  intptr_t origin;  /* the connection that does not get it, 0: none */
+} frame_s;
+
+/* ---- tail.c ------------------------------------------------------------ */
+void tail_limits(size_t size, size_t total);
+/* Make the frame of `m` and append it. -1: no memory, and all that the tail
+ * held is gone with it: its readers will find a gap. */
+int tail_append(run_s *run, const message_s *m);
+void tail_free(run_s *run);
+/* Drop all frames, and leave a gap up to `id` for every reader. -1: no memory.
+ */
+int tail_gap(run_s *run, uint64_t id);
+uint64_t tail_start(const run_s *run);      /* first place that is kept */
+uint64_t tail_trimmed_id(const run_s *run); /* id of the last frame dropped */
+bool tail_has_origins(const run_s *run);
+/* The frame that holds place `at` (start <= at < end). */
+const frame_s *tail_frame(const run_s *run, uint64_t at);
+/* The bytes from `at` on that lie together, at most up to place `to`. */
+piece_s tail_piece(const run_s *run, uint64_t at, uint64_t to);
+bool tail_can_grow(void);          /* false: a full tail waits for its walk */
+void tail_read_by_all(run_s *run); /* may be given back in the next turn */
+void tail_turn(void);
+void tail_count(size_t *tails, size_t *bytes);
+
+/* ---- channel.c --------------------------------------------------------- */
+extern const engine_s *engine;
+extern pubsub_settings_s pubsub_settings;
+channel_s *channel_find(view_s name, uint64_t hash);
+channel_s *channel_get(view_s name, uint64_t hash); /* makes it; NULL: ENOMEM */
+void channel_drop(channel_s *c);                    /* if nobody is left */
+run_s *run_get(channel_s *c, const reader_kind_s *kind);
+view_s channel_name(const channel_s *c);
+void channel_each(void (*each)(channel_s *c, void *arg), void *arg);
+size_t channel_total(void);
+
+#endif

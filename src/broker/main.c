@@ -1,0 +1,185 @@
+/* main.c - the broker: reads the command line, wires the parts, and serves.
+ *
+ * The only place that reads argv and the environment. Everything that a peer
+ * sends is handled in workers; the master owns sockets, the ring and the pids.
+ */
+#include "access.h"
+#include "cli.h"
+#include "engine_local.h"
+#include <errno.h>
+#include <facil/clock.h>
+#include <facil/dialects.h>
+#include <facil/log.h>
+#include <facil/pubsub.h>
+#include <facil/websocket.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CHANNELS_MAX                                                           \
+  (1u << 20)               /* of the shared table; beyond it all still works */
+#define LOCK_LIMIT_MS 1000 /* holding a lock for longer is hanging */
+
+extern char **environ;
+
+static struct {
+  crier_config_s config;
+  http_settings_s http;
+  ring_s *ring;
+  access_s access;
+  char at[CONFIG_LISTEN_MAX][160];
+} broker;
+
+/* ---- in a worker ------------------------------------------------------- */
+
+/* Whoever may not be served is told why, before a route is looked for. */
+static bool gate(http_s *h) {
+  const http_request_s *req = http_request(h);
+  const char *detail = NULL;
+  bool has_forwarded = false;
+  for (size_t i = 0; i < req->header_count; i++)
+    has_forwarded |= access_is_forwarding_field(req->headers[i].name);
+  view_s origin = http_header(req, VIEW_LIT("Origin"));
+  if (http_header_times(req, VIEW_LIT("Origin")) > 1)
+    origin = VIEW_LIT(","); /* no origin is two: refused */
+  int status =
+      access_check(&broker.access, req->host, origin, has_forwarded, &detail);
+  if (!status)
+    return true;
+  http_problem(h, status, detail, VIEW_LIT(""));
+  return false;
+}
+
+static int on_start(void *udata) {
+  (void)udata;
+  const crier_config_s *c = &broker.config;
+  const engine_s *engine =
+      engine_local_start(broker.ring, (unsigned)facil_worker_id());
+  if (!engine) {
+    log_line(LOG_ERROR, "start", "error=\"%s\"", strerror(errno));
+    return -1;
+  }
+  sock_set_queue_limit(c->queue_limit);
+  pubsub_settings_s pubsub = {.tail_size = c->tail_size,
+                              .tail_total = c->tail_total,
+                              .subscriptions_max =
+                                  (uint32_t)c->channels_per_connection};
+  pubsub_set(engine, &pubsub);
+  websocket_settings_s ws = {
+      .limits = {.message_max = c->message_max,
+                 .fragments_max = (uint32_t)c->ws_fragments,
+                 .expects_masked = true},
+      .ping_ms = (uint32_t)c->ws_ping_ms,
+      .close_timeout_ms = (uint32_t)c->ws_close_timeout_ms,
+      .slow_timeout_ms = (uint32_t)c->slow_timeout_ms,
+      .queue_limit = c->queue_limit};
+  websocket_set(&ws);
+  dialect_settings_s dialects = {.slow_closes = c->slow == CONFIG_SLOW_CLOSE,
+                                 .drain_notice_ms =
+                                     (uint32_t)c->drain_notice_ms,
+                                 .message_max = c->message_max};
+  dialects_set(&dialects);
+  return 0;
+}
+
+/* ---- in the master ----------------------------------------------------- */
+
+static void on_gone(int worker, void *udata) {
+  (void)udata;
+  ring_mark_dead(broker.ring, (unsigned)worker);
+}
+
+static int on_check(void *udata) {
+  (void)udata;
+  int slot;
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  uint64_t now = (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+  return ring_lock_holder(broker.ring, now, LOCK_LIMIT_MS, &slot) == 1 ? slot
+                                                                       : -1;
+}
+
+static void on_running(void *udata) {
+  (void)udata;
+  for (size_t i = 0; i < broker.config.listen_count; i++)
+    printf("crier: listening on %s%s\n",
+           strncmp(broker.at[i], "unix:", 5) == 0 ? "" : "http://",
+           broker.at[i]);
+  const char *at = broker.at[0];
+  if (strncmp(at, "unix:", 5) == 0)
+    printf("crier: try  curl --unix-socket %s -d 'hello' "
+           "http://localhost/channels/news\n",
+           at + 5);
+  else
+    printf("crier: try  curl -d 'hello' %s/channels/news\n", at);
+  fflush(stdout);
+}
+
+static int listen_all(void) {
+  for (size_t i = 0; i < broker.config.listen_count; i++) {
+    const config_listen_s *l = &broker.config.listen[i];
+    if (facil_listen(.address = l->address, .port = *l->port ? l->port : NULL,
+                     .on_open = http_open, .udata = &broker.http,
+                     .mode = (unsigned)broker.config.socket_file_mode) < 0) {
+      fprintf(stderr, "crier: cannot listen on %s%s%s: %s\n", l->address,
+              *l->port ? ":" : "", l->port, strerror(errno));
+      return -1;
+    }
+    snprintf(broker.at[i], sizeof broker.at[i], "%s", facil_listening_at());
+  }
+  return 0;
+}
+
+static int make_ring(uint16_t workers) {
+  ring_config_s config = {.size = broker.config.ring_size,
+                          .message_max = broker.config.message_max,
+                          .workers = workers,
+                          .channels = CHANNELS_MAX};
+  broker.ring = ring_new(&config);
+  if (broker.ring)
+    return 0;
+  fprintf(stderr, "crier: cannot make the ring: %s\n", strerror(errno));
+  return -1;
+}
+
+static int serve(void) {
+  const crier_config_s *c = &broker.config;
+  uint16_t workers = c->workers ? (uint16_t)c->workers : facil_usable_cores();
+  broker.access.open = c->open;
+  log_set_level((log_level_e)c->log_level);
+  sock_set_lowat((uint32_t)c->socket_lowat);
+  broker.http =
+      (http_settings_s){.limits = {.header_bytes = c->http_header_bytes,
+                                   .header_count = c->http_header_count,
+                                   .url_bytes = c->http_url,
+                                   .body_bytes = c->message_max},
+                        .head_timeout_ms = (uint32_t)c->http_timeout_ms,
+                        .idle_ms = (uint32_t)c->http_idle_ms,
+                        .body_rate = 100,
+                        .gate = gate};
+  broker.http.routes = dialects_routes(&broker.http.route_count);
+  if (listen_all() < 0 || make_ring(workers) < 0)
+    return CRIER_EXIT_FAILED;
+  return facil_run(.processes = workers, .master = true,
+                   .drain_ms = (uint32_t)c->drain_time_ms,
+                   .watchdog_ms = (uint32_t)c->watchdog_ms,
+                   .max_connections = (uint32_t)c->connections_max,
+                   .no_uring = c->socket_uring == CONFIG_URING_OFF,
+                   .on_start = on_start, .on_running = on_running,
+                   .on_gone = on_gone, .on_check = on_check);
+}
+
+int main(int argc, char **argv) {
+  char err[CONFIG_ERROR_MAX];
+  static cli_s cli;
+  int status = cli_parse(argc, argv, environ, &cli, err, sizeof err);
+  if (status) {
+    fprintf(stderr, "%s\n", err);
+    return status;
+  }
+  if (cli.command != CLI_SERVE)
+    return cli_print(&cli, stdout);
+  broker.config = cli.config;
+  return serve();
+}
