@@ -21,7 +21,7 @@ typedef struct {
   unsigned port; /* 0: none was given */
 } authority_s;
 
-/* ---- Addresses ---- */
+/* ---- Addresses --------------------------------------------------------- */
 
 static bool is_loopback_v4(const void *octets) {
   return *(const uint8_t *)octets == 127;
@@ -52,7 +52,7 @@ bool access_is_loopback_address(const struct sockaddr *address) {
   }
 }
 
-/* ---- Host and port, RFC 3986 section 3.2 without userinfo ---- */
+/* ---- Host and port, RFC 3986 section 3.2 without userinfo -------------- */
 
 static bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -121,7 +121,7 @@ static bool read_authority(view_s v, authority_s *out) {
   return read_port(view_sub(v, len, v.len), &out->port);
 }
 
-/* ---- Loopback by spelling ---- */
+/* ---- Loopback by spelling ---------------------------------------------- */
 
 static bool is_localhost_name(view_s host) {
   const view_s tail = VIEW_LIT(".localhost");
@@ -155,7 +155,7 @@ bool access_is_forwarding_field(view_s name) {
                         view_of(prefix, prefix_len));
 }
 
-/* ---- Origin, RFC 6454 section 7.1 ---- */
+/* ---- Origin, RFC 6454 section 7.1 -------------------------------------- */
 
 /* Is there a scheme that pages have? Then `v` is left with what follows it,
  * and *port is its default port. */
@@ -183,7 +183,7 @@ static bool is_origin_of(view_s origin, view_s host) {
          (page.port ? page.port : usual) == (here.port ? here.port : usual);
 }
 
-/* ---- The two questions ---- */
+/* ---- The two questions ------------------------------------------------- */
 
 int access_check(const access_s *rules, view_s host, view_s origin,
                  bool has_forwarded, const char **detail) {

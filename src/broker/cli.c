@@ -33,7 +33,7 @@ FACIL_PRINTF(2, 3) static int usage(const reader_s *r, const char *fmt, ...) {
   return CRIER_EXIT_USAGE;
 }
 
-/* ---- What is not known ---- */
+/* ---- What is not known ------------------------------------------------- */
 
 static const char *nearest_of(const char *word, const char *const *names,
                               size_t n) {
@@ -64,7 +64,7 @@ static int unknown_flag(const reader_s *r, const char *flag, const char *name) {
                is_option || is_long ? "" : "--", is_option ? option : setting);
 }
 
-/* ---- Settings ---- */
+/* ---- Settings ---------------------------------------------------------- */
 
 static int missing_value(const reader_s *r, const config_setting_s *s) {
   char space[128];
@@ -118,7 +118,7 @@ static int read_word(reader_s *r, bool is_named, bool *is_over) {
   return 0;
 }
 
-/* ---- Commands ---- */
+/* ---- Commands ---------------------------------------------------------- */
 
 /* `crier help`, `crier help serve`. */
 static int read_topic(reader_s *r) {
@@ -177,7 +177,7 @@ int cli_parse(int argc, char *const argv[], char *const envp[], cli_s *out,
   return read_settings(&r, envp, is_named);
 }
 
-/* ---- Printing ---- */
+/* ---- Printing ---------------------------------------------------------- */
 
 static const char help_text[] =
     "crier: brings messages to browsers and programs over WebSocket, and "

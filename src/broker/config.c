@@ -25,7 +25,7 @@
 #define MINUTE (60 * SECOND)
 #define HOUR (60 * MINUTE)
 
-/* ---- The table ---- */
+/* ---- The table --------------------------------------------------------- */
 
 static const char *const slow_choices[] = {"skip", "close", NULL};
 static const char *const uring_choices[] = {"auto", "off", NULL};
@@ -124,7 +124,7 @@ config_from_e config_from(const crier_config_s *config,
   return (config_from_e)config->from[setting - settings];
 }
 
-/* ---- Texts ---- */
+/* ---- Texts ------------------------------------------------------------- */
 
 const char *config_shown(const char *text, char out[CONFIG_SHOWN_MAX]) {
   const size_t most = CONFIG_SHOWN_MAX - sizeof "...";
@@ -182,7 +182,7 @@ static int complain(char *err, size_t err_len, const char *fmt, ...) {
   return -1;
 }
 
-/* ---- Units, both ways ---- */
+/* ---- Units, both ways -------------------------------------------------- */
 
 typedef struct {
   const char *text;
@@ -282,7 +282,7 @@ static read_e read_number(config_type_e type, const char *text, uint64_t *out) {
   return result;
 }
 
-/* ---- One value of each type ---- */
+/* ---- One value of each type -------------------------------------------- */
 
 static const char *noun_of(config_type_e type) {
   switch (type) {
@@ -351,7 +351,7 @@ static int set_enum(void *member, const config_setting_s *s, const char *value,
   return refuse(r, "'%s' is none of %s", config_shown(value, shown), all);
 }
 
-/* ---- Addresses ---- */
+/* ---- Addresses --------------------------------------------------------- */
 
 static const char unix_prefix[] = "unix:";
 
@@ -486,7 +486,7 @@ socklen_t config_listen_address(const config_listen_s *listen,
   return sizeof *in;
 }
 
-/* ---- Setting and showing ---- */
+/* ---- Setting and showing ----------------------------------------------- */
 
 static int set_listen(crier_config_s *config, const config_setting_s *s,
                       const char *value, const report_s *r) {
@@ -582,7 +582,7 @@ const char *config_placeholder(const config_setting_s *setting, char *space,
   }
 }
 
-/* ---- The nearest name ---- */
+/* ---- The nearest name -------------------------------------------------- */
 
 enum { DISTANCE_MAX = 64 };
 
@@ -625,7 +625,7 @@ const config_setting_s *config_nearest(const char *name) {
   return best;
 }
 
-/* ---- The environment ---- */
+/* ---- The environment --------------------------------------------------- */
 
 static const char variable_prefix[] = "CRIER_";
 
@@ -692,7 +692,7 @@ int config_environment(crier_config_s *config, char *const envp[], char *err,
   return 0;
 }
 
-/* ---- What one setting asks of another ---- */
+/* ---- What one setting asks of another ---------------------------------- */
 
 /* `big` must be at least `times` as large as `small`. */
 static int check_ratio(const crier_config_s *config, const char *big,
