@@ -56,6 +56,8 @@ typedef struct {
   /* Whether a message above `id` was published on a channel that this worker
    * watches; true also if that cannot be told. */
   bool (*is_newer)(uint64_t hash, uint64_t id);
+  /* The broker's clock: an id given now would be about this. */
+  uint64_t (*now)(void);
 } engine_s;
 
 #endif

@@ -104,6 +104,9 @@ FACIL_PUBLIC view_s reader_channel(const reader_s *r);
 FACIL_PUBLIC void reader_ready(reader_s *r);
 FACIL_PUBLIC size_t reader_sent(reader_s *r, size_t sent);
 
+/* The broker's clock: an id given now would be about this. */
+FACIL_PUBLIC uint64_t pubsub_now(void);
+
 /* The id up to which nothing is missing on any of its channels; 0: it lags. */
 FACIL_PUBLIC uint64_t reader_cursor(const reader_s *r);
 

@@ -103,8 +103,10 @@ static const websocket_handler_s raw_handler = {.size = sizeof(raw_s),
 bool native_gap(const native_since_s *since, uint64_t cursor, uint64_t *from,
                 uint64_t *to) {
   /* Nothing is kept: whoever asks for more than what comes from now on is told
-   * that it may be missing. */
-  if (since->is_now || (since->is_id && since->id == cursor))
+   * that it may be missing. An id between the last one and the clock lacks
+   * nothing; one beyond the clock is of a broker whose clock was ahead. */
+  if (since->is_now ||
+      (since->is_id && since->id >= cursor && since->id <= pubsub_now()))
     return false;
   *from = since->is_id && since->id < cursor ? since->id + 1 : 1;
   *to = cursor;

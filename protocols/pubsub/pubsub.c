@@ -392,6 +392,10 @@ void reader_fini(reader_s *r) {
     leave(r, r->subs);
 }
 
+uint64_t pubsub_now(void) {
+  return engine->now();
+}
+
 view_s reader_channel(const reader_s *r) {
   return r->subs ? channel_name(r->subs->run->channel) : view_of(NULL, 0);
 }

@@ -28,6 +28,7 @@ typedef struct {
 } owed_s;
 
 static ring_s *ring;
+static uint64_t born; /* ids up to this one are of an earlier broker */
 static int wake_fd;
 static owed_s *owed; /* a ring of its own; cap is a power of two */
 static size_t owed_at, owed_used, owed_cap;
@@ -228,7 +229,8 @@ static uint64_t watch(uint64_t hash, engine_ref_s *ref) {
   ring_subscribe(ring, hash, r);
   while (take(READ_BYTES, READ_RECORDS) >= (int)READ_RECORDS)
     ;
-  return ring_last_id(ring);
+  uint64_t last = ring_last_id(ring);
+  return last > born ? last : born;
 }
 
 static void unwatch(uint64_t hash, engine_ref_s *ref) {
@@ -242,14 +244,20 @@ static bool is_newer(uint64_t hash, uint64_t id) {
          last > id;
 }
 
+static uint64_t now(void) {
+  return ring_clock(ring);
+}
+
 static const engine_s local = {.publish = publish,
                                .hash = hash_of,
                                .watch = watch,
                                .unwatch = unwatch,
-                               .is_newer = is_newer};
+                               .is_newer = is_newer,
+                               .now = now};
 
-const engine_s *engine_local_start(ring_s *r, unsigned slot) {
+const engine_s *engine_local_start(ring_s *r, unsigned slot, uint64_t birth) {
   ring = r;
+  born = birth;
   wake_fd = ring_join(ring, slot);
   if (wake_fd < 0)
     return NULL;

@@ -27,6 +27,7 @@ static struct {
   crier_config_s config;
   http_settings_s http;
   ring_s *ring;
+  uint64_t birth; /* the broker's clock at its start */
   access_s access;
   char at[CONFIG_LISTEN_MAX][160];
 } broker;
@@ -55,7 +56,8 @@ static int on_start(void *udata) {
   (void)udata;
   const crier_config_s *c = &broker.config;
   const engine_s *engine =
-      engine_local_start(broker.ring, (unsigned)facil_worker_id());
+      engine_local_start(broker.ring, (unsigned)facil_worker_id(),
+                         broker.birth);
   if (!engine) {
     log_line(LOG_ERROR, "start", "error=\"%s\"", strerror(errno));
     return -1;
@@ -137,8 +139,10 @@ static int make_ring(uint16_t workers) {
                           .workers = workers,
                           .channels = CHANNELS_MAX};
   broker.ring = ring_new(&config);
-  if (broker.ring)
+  if (broker.ring) {
+    broker.birth = ring_clock(broker.ring);
     return 0;
+  }
   fprintf(stderr, "crier: cannot make the ring: %s\n", strerror(errno));
   return -1;
 }
