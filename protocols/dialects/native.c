@@ -12,6 +12,7 @@
 
 #define CLOSE_SLOW 4000
 #define CLOSE_GAP 4001
+#define SINCE_DIGITS 16 /* ids are below 2^53 */
 
 /* ---- raw --------------------------------------------------------------- */
 
@@ -121,7 +122,7 @@ bool native_since(view_s text, native_since_s *since) {
   bool is_last = text.len && text.data[0] == '-';
   if (is_last)
     text = view_sub(text, 1, text.len);
-  if (!text.len || text.len > 15)
+  if (!text.len || text.len > SINCE_DIGITS)
     return false;
   for (size_t i = 0; i < text.len; i++) {
     if (text.data[i] < '0' || text.data[i] > '9')
