@@ -253,7 +253,10 @@ check('the broker goes: the page says so, comes back by itself and tells of the 
 });
 
 check('the browser and the broker end cleanly', async () => {
-  await browser.close();
-  await server.stop();
-  finish();
+  try {
+    await browser.close();
+    await server.stop();
+  } finally {
+    finish();
+  }
 });

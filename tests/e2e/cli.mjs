@@ -56,12 +56,11 @@ const usage = [
   ['a word too many', ['serve', 'extra'], ['extra']],
   ['a flag without its value', ['serve', '--workers'], ['workers']],
   ['a flag without its value, at --listen', ['serve', '--listen'], ['listen']],
-  ['an unknown setting: workrs', ['serve', '--workrs', '2'], ['workrs', '--workers']],
+  ['an unknown setting: workrs', ['serve', '--workrs', '2'], ['workrs', "'workers'"]],
   ['an unknown setting: message.mx', ['serve', '--message.mx=1MiB'], ['message.mx', 'message.max']],
   ['an unknown setting: http.idel', ['serve', '--http.idel', '5s'], ['http.idel', 'http.idle']],
   ['a number that is none', ['serve', '--workers', 'two'], ['workers', 'two']],
   ['a negative number', ['serve', '--workers', '-1'], ['workers', '-1']],
-  ['no workers', ['serve', '--workers', '0'], ['workers']],
   ['an absurd number of workers', ['serve', '--workers', '99999999999999999999'], ['workers']],
   ['a number with a tail', ['serve', '--workers', '2x'], ['workers', '2x']],
   ['an empty value', ['serve', '--workers='], ['workers']],
@@ -165,7 +164,7 @@ check('IPv6: [::1] serves, by its own Host', async () => {
 
 check('a Unix socket serves, and its file is gone after the stop', async () => {
   const path = scratchPath('crier.sock');
-  const server = await start({ workers: 2, listen: [path] });
+  const server = await start({ workers: 2, listen: [`unix:${path}`] });
   assert.ok(statSync(path).isSocket());
   const all = [];
   for (let i = 0; i < 8; i++) all.push(await WebSocket.channel(server, 'unix'));
@@ -182,33 +181,33 @@ check('a Unix socket serves, and its file is gone after the stop', async () => {
 
 check('O06: a stale socket file is replaced; a live one is not, nor a file that is no socket', async () => {
   const path = scratchPath('stale.sock');
-  const first = await start({ workers: 1, listen: [path] });
+  const first = await start({ workers: 1, listen: [`unix:${path}`] });
   for (const pid of first.pids()) process.kill(pid, 'SIGKILL');
   await first.untilExit();
   await poll(() => first.pids().length === 0, 'all to be gone');
   assert.ok(existsSync(path), 'nothing stale is left to try with');
-  const second = await start({ workers: 1, listen: [path] });
-  assertFails(run(['serve', '--listen', path]), 1, path);
+  const second = await start({ workers: 1, listen: [`unix:${path}`] });
+  assertFails(run(['serve', '--listen', `unix:${path}`]), 1, path);
   assert.equal((await publish(second, 'x', 'still here')).channel, 'x');
   await second.stop();
   const file = scratchPath('precious');
   writeFileSync(file, 'data');
-  assertFails(run(['serve', '--listen', file]), 1, file);
+  assertFails(run(['serve', '--listen', `unix:${file}`]), 1, file);
   assert.ok(statSync(file).isFile(), 'it removed a file');
 });
 
 check('a directory that is not there, and a path that is too long, are exit 1 or 2 and one line', () => {
   for (const path of [scratchPath('no/such/place.sock'), `/tmp/${'x'.repeat(200)}.sock`]) {
-    const done = run(['serve', '--listen', path]);
+    const done = run(['serve', '--listen', `unix:${path}`]);
     assert.ok([1, 2].includes(done.code));
-    assertFails(done, done.code, path.slice(0, 60));
+    assertFails(done, done.code, /such|place|path|socket/i);
   }
 });
 
 check('several listeners are one broker', async () => {
   const path = scratchPath('several.sock');
   const [one, two, six] = [await freePort(), await freePort(), await freePort('::1')];
-  const server = await start({ workers: 2, listen: [`127.0.0.1:${one}`, `127.0.0.1:${two}`, `[::1]:${six}`, path] });
+  const server = await start({ workers: 2, listen: [`127.0.0.1:${one}`, `127.0.0.1:${two}`, `[::1]:${six}`, `unix:${path}`] });
   const at = (target, host) => ({ target, host });
   const places = [at({ host: '127.0.0.1', port: one }, `127.0.0.1:${one}`), at({ host: '127.0.0.1', port: two }, `127.0.0.1:${two}`),
     at({ host: '::1', port: six }, `[::1]:${six}`), at({ path }, 'localhost')];

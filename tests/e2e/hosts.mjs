@@ -6,7 +6,7 @@ import { answer, ask, assertProblem } from './lib/http.mjs';
 import { assertSwitched, handshake } from './lib/websocket.mjs';
 
 const path = scratchPath('hosts.sock');
-const server = await start({ workers: 1, listen: [`127.0.0.1:${await freePort()}`, path] });
+const server = await start({ workers: 1, listen: [`127.0.0.1:${await freePort()}`, `unix:${path}`] });
 await assertUnharmed(server);
 const fdsBefore = server.fds();
 

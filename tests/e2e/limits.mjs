@@ -32,14 +32,26 @@ check('channels.per_connection: one more is an error, and the others stay', asyn
   await v1.close();
 });
 
-check('channels.per_connection holds for the query of /subscribe too', async () => {
+check('channels.per_connection holds for the query of /subscribe too: refused, or the rest is an error', async () => {
   const query = (n) => Array.from({ length: n }, (_, i) => `channel=q${i}`).join('&');
   const v1 = await V1.open(server, `/subscribe?${query(4)}`, { expect: 4 });
   await v1.close();
   const tcp = await Tcp.connect(server.target);
   await tcp.send(handshake(server, `/subscribe?${query(5)}`, { protocol: 'crier.v1' }));
-  assertProblem(await answer(tcp), [400, 413, 422]);
-  tcp.destroy();
+  const got = await answer(tcp);
+  if (got.status !== 101) {
+    assertProblem(got, [400, 413, 422]);
+    tcp.destroy();
+    return;
+  }
+  const more = new V1(new WebSocket(tcp));
+  assert.equal((await more.answer()).op, 'error');
+  await more.expectAlive();
+  assert.equal(more.subscribed.length, 4);
+  let reached = 0;
+  for (let i = 0; i < 5; i++) reached += (await publish(server, `q${i}`, 'x')).subscribers;
+  assert.equal(reached, 4);
+  more.drop();
 });
 
 check('message.max: exactly the limit passes and one more byte is 413 or 1009', async () => {

@@ -59,8 +59,9 @@ async function flood(publisher, channel, count, size, from = 0) {
 }
 
 // The frames of a crier.v1 stream that the judge has passed, as objects.
-function framesOf(bytes) {
+function framesOf(bytes, json = true) {
   const list = [];
+  list.half = 0; // bytes of a frame that is not whole
   let at = 0;
   while (at < bytes.length) {
     let n = bytes[at + 1];
@@ -72,10 +73,13 @@ function framesOf(bytes) {
       n = Number(bytes.readBigUInt64BE(at + 2));
       head = 10;
     }
-    if (at + head + n > bytes.length) break;
+    if (at + head + n > bytes.length) {
+      list.half = bytes.length - at;
+      break;
+    }
     const payload = bytes.subarray(at + head, at + head + n);
     const op = bytes[at] & 15;
-    if (op === OP.TEXT) list.push(JSON.parse(payload.toString()));
+    if (op === OP.TEXT && json) list.push(JSON.parse(payload.toString()));
     else list.push({ kind: { 9: 'ping', 10: 'pong', 8: 'close' }[op], text: payload.toString('latin1') });
     at += head + n;
   }
@@ -220,6 +224,7 @@ check('a reader that makes no progress for slow.timeout is dropped, one that rea
     let gone = 0;
     while (Date.now() - from < 12_000 && !gone) {
       drip.go();
+      await drip.tcp.send(frame(OP.PONG)); // it has nothing to say, and is there
       await sleep(5);
       drip.stop();
       await flood(publisher, 'dead', 20, 4096);
@@ -270,7 +275,11 @@ check('readers that stop and go at random: every frame is whole, nothing is lost
       const got = events.filter(([kind]) => kind === 'message').map((e) => e[2]);
       const close = events.find(([kind]) => kind === 'close');
       assert.deepEqual(got, hashes.slice(0, got.length), 'a raw reader has a hole');
-      if (got.length < hashes.length) assert.equal(close?.[1], 4001, 'a raw reader lost something and was not closed');
+      if (got.length < hashes.length) {
+        assert.equal(close?.[1], 4001, `raw reader ${i} has ${got.length} of ${hashes.length} and was not closed: ` +
+          `${reader.bytes.length} bytes, of them ${framesOf(reader.bytes, false).half} of half a frame, ` +
+          `${reader.tcp.ended ? 'ended' : 'open'} ${reader.tcp.error?.code ?? ''}`);
+      }
     } else {
       const list = framesOf(reader.bytes);
       const gaps = list.filter((e) => e.op === 'gap');
@@ -279,7 +288,9 @@ check('readers that stop and go at random: every frame is whole, nothing is lost
       for (const m of messages) assert.ok(m.data === sent.get(m.id), `message ${m.id} has other bytes`);
       const ids = new Set(messages.map((m) => m.id));
       for (const one of sent.keys()) {
-        assert.ok(ids.has(one) || gaps.some((g) => g.from <= one && one <= g.to), `${one} was lost without a word`);
+        assert.ok(ids.has(one) || gaps.some((g) => g.from <= one && one <= g.to), `${one} was lost without a word by ` +
+          `reader ${i}, which has ${messages.length} messages to ${messages.at(-1)?.id}, ${JSON.stringify(gaps)}; ` +
+          `${list.half} bytes of half a frame, ${reader.tcp.ended ? 'ended' : 'open'} ${reader.tcp.error?.code ?? ''}`);
       }
     }
     reader.tcp.destroy();

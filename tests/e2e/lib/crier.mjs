@@ -130,7 +130,7 @@ export class Crier {
 
 // Where a value of --listen can be reached, and the Host that goes with it.
 export function addressOf(listener) {
-  if (listener.startsWith('/')) return { target: { path: listener }, host: 'localhost' };
+  if (listener.startsWith('unix:')) return { target: { path: listener.slice(5) }, host: 'localhost' };
   const [, name, port] = /^(.*):(\d+)$/.exec(listener);
   const host = name.replace(/^\[(.*)\]$/, '$1');
   return { target: { host: host === '0.0.0.0' ? '127.0.0.1' : host, port: Number(port) }, port: Number(port), host: listener };
@@ -196,16 +196,20 @@ export async function assertUnharmed(server) {
 // To be the last test of a file: descriptors came back, and the stop is clean.
 export function checkStop(server, { fdsBefore } = {}) {
   check('the server has let go of every connection and stops cleanly', async () => {
-    server.canary?.drop();
-    destroyAll();
-    if (fdsBefore !== undefined) {
-      await poll(() => server.fds() <= fdsBefore, `descriptors to fall to ${fdsBefore}`,
-        { ms: 5000 }).catch((error) => {
-        throw new Error(`${error.message}; there are ${server.fds()}`);
-      });
+    try {
+      server.canary?.drop();
+      destroyAll();
+      if (fdsBefore !== undefined) {
+        await poll(() => server.fds() <= fdsBefore, `descriptors to fall to ${fdsBefore}`,
+          { ms: 5000 }).catch((error) => {
+          throw new Error(`${error.message}; there are ${server.fds()}`);
+        });
+      }
+      await server.stop();
+    } finally {
+      server.killAll();
+      finish();
     }
-    await server.stop();
-    finish();
   });
 }
 
