@@ -1,9 +1,9 @@
 /* http.h - an HTTP/1.1 server on facil: connections, routes, answers.
  *
  * The invariant: one answer per request, in the order of the requests, however
- * late and in whatever order the handlers give them. A connection reads on while
- * answers are owed (pipelining, RFC 9112 section 9.3.2), up to HTTP_OWED_MAX of
- * them; then it stops reading until some have left.
+ * late and in whatever order the handlers give them. A connection reads on
+ * while answers are owed (pipelining, RFC 9112 section 9.3.2), up to
+ * HTTP_OWED_MAX of them; then it stops reading until some have left.
  *
  * Loop thread only. */
 #ifndef FACIL_HTTP_H
@@ -13,6 +13,9 @@
 #include "http_parse.h"
 
 #define HTTP_OWED_MAX 64
+
+/* The service tag of its connections, for facil_count and facil_each. */
+FACIL_PUBLIC extern const char http_service[];
 
 /* A request that waits for its answer. It lives until it is answered, also when
  * the connection has gone before: so whoever has an http_s answers it, exactly
@@ -33,8 +36,11 @@ typedef struct {
 
 typedef struct {
   http_limits_s limits;
-  uint32_t head_timeout_ms; /* from the first byte of a head to its end: 408 */
-  uint32_t idle_ms;         /* between requests on a kept connection */
+  uint32_t head_timeout_ms; /* from the first byte of a head to its end: 408,
+                             * and from the accept to the first byte. 0: 10 s */
+  uint32_t idle_ms;         /* between requests on a kept connection, without
+                             * a byte of a body, and without a byte taken by
+                             * the peer of what is sent to it. 0: 60 s */
   uint32_t body_rate;       /* bytes a second that a body comes with at least,
                              * on average after head_timeout_ms: 408. 0: any */
   const http_route_s *routes;
@@ -70,17 +76,18 @@ struct http_answer {
 #define http_reply(h, ...) http_reply(h, (struct http_answer){__VA_ARGS__})
 FACIL_PUBLIC void(http_reply)(http_s *h, struct http_answer answer);
 
-/* Answer with application/problem+json (RFC 9457): type "about:blank", title the
- * reason phrase, status, and `detail`, which is escaped. `headers` as above.
- * 503 and 429 get `Retry-After: 1` if `headers` has none. */
+/* Answer with application/problem+json (RFC 9457): type "about:blank", title
+ * the reason phrase, status, and `detail`, which is escaped. `headers` as
+ * above. 503 and 429 get `Retry-After: 1` if `headers` has none. */
 FACIL_PUBLIC void http_problem(http_s *h, int status, const char *detail,
                                view_s headers);
 
-/* Answer with `head`, the whole 101 head, and give the connection to `protocol`,
- * which gets what was read behind the request (sock_unread) as its first bytes.
- * Only in the handler: a request that wants an upgrade is handed to its handler
- * when all before it have been answered. `h` is gone after this. 0; -1: the
- * connection is gone; `protocol`'s on_close is called in that case too. */
+/* Answer with `head`, the whole 101 head, and give the connection to
+ * `protocol`, which gets what was read behind the request (sock_unread) as its
+ * first bytes. Only in the handler: a request that wants an upgrade is handed
+ * to its handler when all before it have been answered. `h` is gone after this.
+ * 0; -1: the connection is gone; `protocol`'s on_close is called in that case
+ * too. */
 FACIL_PUBLIC int http_upgrade(http_s *h, view_s head, protocol_s *protocol);
 
 /* Append `text` to `out` as the inside of a JSON string, escaped: '"', '\\',

@@ -31,6 +31,8 @@ static struct {
 
 static http_header_s headers[HTTP_HEADERS_MAX];
 
+const char http_service[] = "http";
+
 static const protocol_ops_s http_ops;
 
 static http_conn_s *conn_of(protocol_s *p) {
@@ -43,8 +45,7 @@ static bool is_ours(const http_conn_s *c) {
   return facil_protocol(c->uuid, NULL) == &c->super;
 }
 
-/* ---- what is kept ---------------------------------------------------------
- */
+/* ---- what is kept ------------------------------------------------------ */
 
 /* NULL: there is no memory, and the connection is lost. */
 static http_input_s *input_new(http_conn_s *c, enum http_want want,
@@ -85,8 +86,7 @@ static void input_free(http_conn_s *c) {
   c->in = NULL;
 }
 
-/* ---- refusing, room -------------------------------------------------------
- */
+/* ---- refusing, room ---------------------------------------------------- */
 
 /* No more input counts; the connection ends when what is owed has left. */
 static void end_input(http_conn_s *c) {
@@ -152,8 +152,7 @@ void http_has_room(http_conn_s *c) {
     facil_force_event(c->uuid);
 }
 
-/* ---- whole requests -------------------------------------------------------
- */
+/* ---- whole requests ---------------------------------------------------- */
 
 static void skip(http_bytes_s *b, size_t n) {
   b->data += n;
@@ -303,8 +302,7 @@ static void take_all(http_conn_s *c, http_bytes_s b, size_t scanned,
     free(old);
 }
 
-/* ---- a body that is kept --------------------------------------------------
- */
+/* ---- a body that is kept ----------------------------------------------- */
 
 /* The body is whole: `b` is what comes behind it. */
 static void body_done(http_conn_s *c, http_bytes_s b) {
@@ -348,8 +346,7 @@ static void add_chunks(http_conn_s *c, http_bytes_s b) {
   body_done(c, b);
 }
 
-/* ---- time -----------------------------------------------------------------
- */
+/* ---- time -------------------------------------------------------------- */
 
 static uint32_t head_ms(const http_conn_s *c) {
   uint32_t ms = c->settings->head_timeout_ms;
@@ -430,8 +427,7 @@ static void http_ping(intptr_t uuid, protocol_s *p) {
   }
 }
 
-/* ---- callbacks ------------------------------------------------------------
- */
+/* ---- callbacks --------------------------------------------------------- */
 
 static void read_more(http_conn_s *c) {
   http_input_s *old = c->in;
@@ -495,7 +491,7 @@ static void http_on_close(intptr_t uuid, protocol_s *p) {
   free(c);
 }
 
-static const protocol_ops_s http_ops = {.service = "http",
+static const protocol_ops_s http_ops = {.service = http_service,
                                         .on_data = http_on_data,
                                         .on_ready = http_on_ready,
                                         .on_shutdown = http_on_shutdown,

@@ -76,7 +76,7 @@ typedef struct {
 
 extern http_current_s http_current;
 
-/* ---- http_reply.c ------------------------------------------------------- */
+/* ---- http_reply.c ------------------------------------------------------ */
 
 /* Owe one more answer. NULL: there is no memory. */
 http_s *http_owe(http_conn_s *c);
@@ -87,12 +87,12 @@ void http_write_on(http_conn_s *c);
 /* Let go of what is owed: the connection is gone. */
 void http_disown(http_conn_s *c);
 
-/* ---- http_conn.c -------------------------------------------------------- */
+/* ---- http_conn.c ------------------------------------------------------- */
 
 /* An answer has left, or the queue is empty: go on reading if there is room. */
 void http_has_room(http_conn_s *c);
 
-/* ---- http_route.c ------------------------------------------------------- */
+/* ---- http_route.c ------------------------------------------------------ */
 
 /* Room for the segment of a path with at most `url_bytes`. -1 and ENOMEM. */
 FACIL_MUST_CHECK int http_route_reserve(size_t url_bytes);

@@ -28,7 +28,7 @@ http_current_s http_current;
 static http_s *spare;
 static size_t spare_count;
 
-/* ---- what is owed -------------------------------------------------------- */
+/* ---- what is owed ------------------------------------------------------ */
 
 http_s *http_owe(http_conn_s *c) {
   http_s *h = spare;
@@ -94,7 +94,7 @@ intptr_t http_uuid(const http_s *h) {
   return h->conn ? h->conn->uuid : -1;
 }
 
-/* ---- the bytes ----------------------------------------------------------- */
+/* ---- the bytes --------------------------------------------------------- */
 
 static char *put(char *at, const void *data, size_t len) {
   if (len)
@@ -200,7 +200,7 @@ static size_t size_of(const struct http_answer *a) {
          a->body.len;
 }
 
-/* ---- leaving ------------------------------------------------------------- */
+/* ---- leaving ----------------------------------------------------------- */
 
 /* Nothing can come after this answer. */
 static bool is_last(const http_s *h) {
@@ -329,7 +329,7 @@ void(http_reply)(http_s *h, struct http_answer a) {
   http_has_room(c);
 }
 
-/* ---- upgrade ------------------------------------------------------------- */
+/* ---- upgrade ----------------------------------------------------------- */
 
 int http_upgrade(http_s *h, view_s head, protocol_s *protocol) {
   http_conn_s *c = h->conn;
@@ -346,7 +346,7 @@ int http_upgrade(http_s *h, view_s head, protocol_s *protocol) {
   return facil_attach(uuid, protocol);
 }
 
-/* ---- problems: RFC 9457 -------------------------------------------------- */
+/* ---- problems: RFC 9457 ------------------------------------------------ */
 
 /* The length of the character at the start of `v`, which is not empty. False:
  * it is none, and `*len` is what one U+FFFD stands for. */

@@ -27,7 +27,7 @@ int http_route_reserve(size_t url_bytes) {
   return 0;
 }
 
-/* ---- matching ---- */
+/* ---- matching ---------------------------------------------------------- */
 
 static bool is_star(const char *pattern, const char *at) {
   return *at == '*' && at > pattern && at[-1] == '/' &&
@@ -65,7 +65,7 @@ static view_s decode(view_s segment) {
   return n < 0 ? view_of(NULL, 0) : view_of(segment_room.data, (size_t)n);
 }
 
-/* ---- Allow: RFC 9110 section 10.2.1 ---- */
+/* ---- Allow: RFC 9110 section 10.2.1 ------------------------------------ */
 
 typedef struct {
   char text[ALLOW_MAX];
@@ -123,7 +123,7 @@ static void answer_without_route(http_s *h, const http_settings_s *s) {
     http_problem(h, 405, "This path does not take the method.", headers);
 }
 
-/* ---- the way of a request ---- */
+/* ---- the way of a request ---------------------------------------------- */
 
 static void call(http_s *h, const http_route_s *r, view_s segment) {
   view_s decoded = segment.len ? decode(segment) : segment;
