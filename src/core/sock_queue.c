@@ -25,12 +25,14 @@ typedef struct packet_s {
   facil_buf_s *shared;     /* a reference, or NULL */
   void (*dealloc)(void *); /* for moved data, or NULL */
   bool begun;              /* nothing may go before it */
+  bool borrowed;           /* the rest of a frame that others hold too: not this
+                            * connection's memory, and not counted against its limit */
   char bytes[];
 } packet_s;
 
 struct sock_queue_s {
   packet_s *head, *tail;
-  size_t bytes; /* not yet sent */
+  size_t bytes; /* not yet sent, but for what is borrowed */
 };
 
 static size_t queue_limit = 16u << 20;
@@ -280,21 +282,21 @@ static void block(slot_s *s) {
 
 static void queue_sent(slot_s *s, size_t n) {
   sock_queue_s *q = s->queue;
-  q->bytes -= n;
-  while (q->head && n >= q->head->len - q->head->at) {
-    packet_s *p = q->head;
-    n -= p->len - p->at;
+  for (packet_s *p; (p = q->head) && n;) {
+    size_t left = p->len - p->at, took = n < left ? n : left;
+    if (!p->borrowed)
+      q->bytes -= took;
+    p->at += took;
+    n -= took;
+    if (took < left)
+      return;
     q->head = p->next;
-    if (!q->head)
-      q->tail = NULL;
     packet_free(p);
   }
-  if (q->head) {
-    q->head->at += n;
-  } else {
-    free(q);
-    s->queue = NULL;
-  }
+  if (q->head)
+    return;
+  free(q);
+  s->queue = NULL;
 }
 
 static int gather(const sock_queue_s *q, struct iovec *iov) {
@@ -373,12 +375,14 @@ static void keep_rest(slot_s *s, const char *data, size_t len,
   } else {
     p->data = data;
     p->shared = facil_buf_ref(owner);
+    p->borrowed = true;
   }
   p->next = q->head;
   q->head = p;
   if (!q->tail)
     q->tail = p;
-  q->bytes += len;
+  if (!p->borrowed)
+    q->bytes += len;
 }
 
 /* `sent` bytes of the offer in `iov` are gone: tell the protocol, keep the rest
