@@ -88,8 +88,7 @@ static void input_free(http_conn_s *c) {
 
 /* ---- refusing, room ---------------------------------------------------- */
 
-/* No more input counts; the connection ends when what is owed has left. */
-static void end_input(http_conn_s *c) {
+void http_end_input(http_conn_s *c) {
   c->has_ended = true;
   input_free(c);
   if (!c->first)
@@ -98,7 +97,7 @@ static void end_input(http_conn_s *c) {
 
 static void refuse(http_conn_s *c, int status, const char *detail) {
   http_s *h = http_owe(c);
-  end_input(c);
+  http_end_input(c);
   if (!h) {
     sock_abort(c->uuid, "out of memory");
     return;
@@ -118,7 +117,9 @@ static void hold(http_conn_s *c, bool for_turn) {
 static bool has_room(http_conn_s *c) {
   if (c->has_ended || !is_ours(c))
     return false;
-  if (c->owed < HTTP_OWED_MAX && sock_pending(c->uuid) < HTTP_PENDING_MAX)
+  bool is_stuck = c->first && c->first->is_answered; /* it waits for sock */
+  if (!is_stuck && c->owed < HTTP_OWED_MAX &&
+      sock_pending(c->uuid) < HTTP_PENDING_MAX)
     return true;
   hold(c, false);
   return false;
@@ -137,10 +138,10 @@ static void send_continue(http_conn_s *c) {
 }
 
 void http_has_room(http_conn_s *c) {
-  if (c->in && c->in->owes_continue && sock_isvalid(c->uuid))
-    send_continue(c);
-  if (!c->is_held || c->has_ended ||
-      c->owed > (c->is_held_for_turn ? 0 : RESUME_OWED))
+  if (c->has_ended || !sock_isvalid(c->uuid))
+    return;
+  send_continue(c);
+  if (!c->is_held || c->owed > (c->is_held_for_turn ? 0 : RESUME_OWED))
     return;
   if (sock_pending(c->uuid) > RESUME_PENDING) {
     sock_want_ready(c->uuid);
@@ -437,7 +438,7 @@ static void read_more(http_conn_s *c) {
     memcpy(room.data, old->bytes, have);
   ssize_t n = sock_read(c->uuid, room.data + have, HTTP_READ_BYTES);
   if (n < 0 && errno == ESHUTDOWN)
-    end_input(c);
+    http_end_input(c);
   if (n <= 0)
     return;
   c->has_read = true;
@@ -518,6 +519,7 @@ static int reserve(const http_limits_s *limits) {
 
 protocol_s *http_open(intptr_t uuid, void *settings) {
   const http_settings_s *s = (const http_settings_s *)settings;
+  assert(s->limits.body_bytes < SIZE_MAX / 4); /* sums with it stay sizes */
   http_conn_s *c =
       reserve(&s->limits) < 0 ? NULL : (http_conn_s *)calloc(1, sizeof *c);
   if (!c)

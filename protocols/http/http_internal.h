@@ -89,6 +89,9 @@ void http_disown(http_conn_s *c);
 
 /* ---- http_conn.c ------------------------------------------------------- */
 
+/* No more input counts; the connection ends when what is owed has left. */
+void http_end_input(http_conn_s *c);
+
 /* An answer has left, or the queue is empty: go on reading if there is room. */
 void http_has_room(http_conn_s *c);
 

@@ -233,9 +233,8 @@ static bool has_left(http_conn_s *c, bool closes, int error) {
   }
   take_off(c);
   if (closes) {
-    c->has_ended = true;
     http_disown(c);
-    sock_close(c->uuid);
+    http_end_input(c);
   } else if (!c->first) {
     c->answered_ms = (uint32_t)facil_now_ms();
   }

@@ -92,19 +92,23 @@ typedef struct {
   http_s *h;
   char body[64];
   size_t len;
+  bool closes;
 } late_s;
 
 static void late_answer(void *arg) {
   late_s *l = arg;
-  reply_text(l->h, view_of(l->body, l->len));
+  http_reply(l->h, .status = 200, .body = view_of(l->body, l->len),
+             .close = l->closes);
   free(l);
 }
 
-/* Answered after as many milliseconds as the segment says. */
+/* Answered after as many milliseconds as the segment says; "…-close" ends the
+ * connection. */
 static void on_later(http_s *h, view_s segment) {
   late_s *l = calloc(1, sizeof *l);
   uint32_t ms = (uint32_t)strtoul(segment.data, NULL, 10);
   l->h = h;
+  l->closes = memchr(segment.data, '-', segment.len) != NULL;
   l->len = http_request(h)->body.len;
   if (l->len > sizeof l->body)
     l->len = sizeof l->body;
@@ -732,6 +736,10 @@ Test(http_conn, an_answer_to_a_client_that_has_gone_is_dropped) {
   send_text(fd, GET("/park") GET("/park"));
   let_it_read(other);
   reset(fd);
+  fd = dial();
+  send_text(fd, GET("/park") GET("/hello")); /* that one is kept, and dropped */
+  let_it_read(other);
+  reset(fd);
   wait_for(other, 1);
   send_text(other, GET("/release"));
   expect_answer(other, OK("8", "released"));
@@ -871,6 +879,15 @@ Test(http_conn, a_body_is_asked_for_when_its_turn_has_come) {
   send_text(fd, "abc");
   expect_answer(fd, OK("3", "abc"));
   close(fd);
+}
+
+Test(http_conn, a_body_is_not_asked_for_behind_the_last_answer) {
+  int fd = dial();
+  send_text(fd,
+            "POST /later/50-close HTTP/1.1\r\n" H "Content-Length: 1\r\n\r\n1"
+            "POST /echo HTTP/1.1\r\n" H EXPECT "Content-Length: 3\r\n\r\n");
+  expect_end(fd, "HTTP/1.1 200 OK\r\nConnection: close\r\n"
+                 "Content-Length: 1\r\n\r\n1");
 }
 
 Test(http_conn, a_body_that_comes_or_never_will_is_not_asked_for) {
@@ -1040,7 +1057,7 @@ static size_t hold_once(int other, const char *one, size_t count,
   return wait_for(other, 1).heap;
 }
 
-/* What the first time leaves behind are spare objects for the second. */
+/* What the first round leaves behind are spare objects for the second. */
 static void expect_held(const char *one, size_t count, const char *expected) {
   int other = dial();
   size_t first = hold_once(other, one, count, expected);
@@ -1056,6 +1073,15 @@ Test(http_conn, a_client_that_does_not_read_is_not_read) {
            "POST /echo HTTP/1.1\r\n" H "Content-Length: 1000\r\n\r\n%s", body);
   snprintf(expected, sizeof expected, OK("1000", "%s"), body);
   expect_held(one, 10000, expected);
+}
+
+Test(http_conn, large_answers_hold_the_client_too) {
+  char body[20001], expected[21000];
+  for (size_t i = 0; i < 20000; i++)
+    body[i] = (char)('a' + i % 26);
+  body[20000] = 0;
+  snprintf(expected, sizeof expected, OK("20000", "%s"), body);
+  expect_held(GET("/big/20000"), 600, expected);
 }
 
 Test(http_conn, late_answers_hold_the_client_too) {
