@@ -86,7 +86,7 @@ const badJson = ['', ' ', '{', '{]', '[1,]', '{"a":1,}', '{"a"}', '{a:1}', "{'a'
   '[', ']', '{"a":}', '{,}', '1,', nested(65), nested(100_000), '"\u0000"', '{"a" 1}'];
 check('JSON that is none is 400 and reaches nobody', async () => {
   const ws = await WebSocket.channel(server, 'json');
-  for (const body of badJson) assertProblem(await json(body), 400);
+  for (const body of badJson) assertProblem(await json(body), 400, body.slice(0, 60));
   for (const bytes of ['22ff22', '22c0af22', '22eda08022', '7b7d80']) assertProblem(await json(hex(bytes)), 400);
   await ws.expectSilence();
   await ws.close();
@@ -131,7 +131,7 @@ check('anything else is binary and comes back byte by byte', async () => {
 
 check('P24: a content type that is none is 400', async () => {
   for (const type of [';;;', '/', 'text', 'text/', '/plain', 'text/plain/x', 'te xt/plain', '(x)/y', 'text/pl\u00e9']) {
-    assertProblem(await post(server, 'types', 'x', { headers: [['Content-Type', type]] }), [400, 415]);
+    assertProblem(await post(server, 'types', 'x', { headers: [['Content-Type', type]] }), [400, 415], type);
   }
   await assertUnharmed(server);
 });
@@ -406,7 +406,7 @@ check('P21: a method that a route does not have is 405 with Allow', async () => 
     ['POST', '/healthz', ['GET']], ['DELETE', '/', ['GET']], ['POST', '/subscribe', ['GET']],
     ['PUT', '/page.js', ['GET']]]) {
     const got = await ask(server, method, target, { body: 'x' });
-    assertProblem(got, 405);
+    assertProblem(got, 405, `${method} ${target}`);
     const list = (got.header('allow') ?? '').split(/\s*,\s*/);
     for (const name of allowed) assert.ok(list.includes(name), `${method} ${target}: Allow: ${got.header('allow')}`);
     assert.ok(!list.includes(method), 'Allow names what was refused');
@@ -437,7 +437,7 @@ check('every error is a problem of RFC 9457', async () => {
     ['GET', '/healthz', { headers: [['Host', 'evil.test']] }, 403],
   ];
   for (const [method, target, options, status] of cases) {
-    assertProblem(await ask(server, method, target, options), status);
+    assertProblem(await ask(server, method, target, options), status, `${method} ${target.slice(0, 40)}`);
   }
   await assertUnharmed(server);
 });
@@ -453,8 +453,26 @@ check('event: a name is kept, reserved ones and control characters are 400', asy
   }
   for (const query of ['?event=gap', '?event=binary', '?event=drain', '?event=message', '?event=a%0Ab', '?event=a%0Db', '?event=a%00b',
     '?event=%zz', '?event=%', '?event=%ff', '?event=g%61p']) {
-    assertProblem(await post(server, 'events', 'x', { query }), 400);
+    assertProblem(await post(server, 'events', 'x', { query }), 400, query);
   }
+  await v1.expectSilence();
+  await v1.close();
+});
+
+check('no name and no type puts bytes that are no UTF-8 into the frames of crier.v1', async () => {
+  const v1 = await V1.channel(server, 'poison');
+  const raw = (head) => Buffer.from(`POST /channels/poison${head[0]} HTTP/1.1\r\nHost: ${server.host}\r\n${head[1]}Content-Length: 1\r\n\r\nx`, 'latin1');
+  let taken = 0;
+  for (const head of [['', 'Content-Type: text/plain; x="\xe9\xff"\r\n'], ['', 'Content-Type: image/x; y="\xc0\xaf"\r\n'], ['?event=%ff', ''],
+    ['?event=%ed%a0%80', ''], ['?event=a%c3', '']]) {
+    const tcp = await Tcp.connect(server.target);
+    await tcp.send(raw(head));
+    const got = await answer(tcp, 'POST');
+    if (got.status === 201) taken += 1;
+    else assertProblem(got, [400, 415], head.join(''));
+    tcp.destroy();
+  }
+  for (let i = 0; i < taken; i++) await v1.message(); // the strict reader refuses a frame that is no UTF-8
   await v1.expectSilence();
   await v1.close();
 });
@@ -462,7 +480,7 @@ check('event: a name is kept, reserved ones and control characters are 400', asy
 check('ttl: seconds are taken, anything else is 400', async () => {
   for (const query of ['?ttl=5', '?ttl=1', '?ttl=86400']) assert.equal((await post(server, 'ttl', 'x', { query })).status, 201, query);
   for (const query of ['?ttl=abc', '?ttl=-1', '?ttl=1x', '?ttl=', '?ttl=99999999999999999999', '?ttl=%20']) {
-    assertProblem(await post(server, 'ttl', 'x', { query }), 400);
+    assertProblem(await post(server, 'ttl', 'x', { query }), 400, query);
   }
 });
 
@@ -493,7 +511,7 @@ check('S01: a channel without a name is 400 or 404', async () => {
 check('S03: names that are none are 400', async () => {
   for (const part of ['.', '..', '%2e', '%2E%2e', '.%2e', '%00', 'a%00b', '%0d%0a', 'a%0Ab', '%1f', '%7f', '%c2%80', '%c2%85', '%c2%9f', '*', 'a*',
     '%2A', 'a:**', '%ff', 'a%c0%af', '%ed%a0%80', '%f4%90%80%80', '%e2%82', 'x'.repeat(256), '%c3%a9'.repeat(128)]) {
-    assertProblem(await ask(server, 'POST', `/channels/${part}`, { body: 'x' }), [400]);
+    assertProblem(await ask(server, 'POST', `/channels/${part}`, { body: 'x' }), 400, part.slice(0, 40));
   }
   await assertUnharmed(server);
 });

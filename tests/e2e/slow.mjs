@@ -119,6 +119,37 @@ check('a raw reader that lost nothing gets all of it, and its pings are answered
   publisher.close();
 });
 
+for (const protocol of [undefined, 'crier.v1']) {
+  check(`F21: pings sent while a large frame is half out are answered after it (${protocol ?? 'raw'})`, async () => {
+    const publisher = await Publisher.connect(server);
+    for (const size of [70_000, 200_000, 1024 * KIB - 300]) {
+      const channel = `half ${size} ${protocol}`;
+      const sleeper = await Sleeper.open(server, encodeURIComponent(channel), protocol);
+      const before = sleeper.bytes.length;
+      sleeper.stop();
+      for (let i = 0; i < 3; i++) await publisher.publish(channel, bodyOf(i, 60_000)); // its socket is nearly full
+      await publisher.publish(channel, bodyOf(9, size));
+      for (let i = 0; i < 100; i++) await sleeper.tcp.send(frame(OP.PING, `${i}`));
+      if (protocol) await sleeper.tcp.send(frame(OP.TEXT, '{"op":"ping","ref":"late"}'));
+      await sleep(100);
+      sleeper.go();
+      const whole = () => framesOf(sleeper.bytes, false);
+      await sleeper.tcp.until(() => sleeper.tcp.ended || whole().some((e) => e.kind === 'pong' && e.text === '99') ||
+        whole().some((e) => e.kind === 'close'), 'the last pong');
+      await sleep(100);
+      const list = whole();
+      const shown = `${sleeper.bytes.length - before} bytes, ${list.half} of half a frame, ${sleeper.tcp.ended ? 'ended' : 'open'}`;
+      assert.equal(list.half, 0, shown);
+      const close = list.find((e) => e.kind === 'close');
+      if (!close) assert.equal(list.filter((e) => e.kind === 'pong').at(-1)?.text, '99', shown);
+      else assert.ok(!protocol && size > 200_000, `closed: ${close.text}; ${shown}`); // more than a tail holds
+      await judge(sleeper.bytes);
+      sleeper.tcp.destroy();
+    }
+    publisher.close();
+  });
+}
+
 check('a raw reader that lost something is closed with 4001 and the range, after whole frames', { seconds: 60 }, async () => {
   const publisher = await Publisher.connect(server);
   const sleeper = await Sleeper.open(server, 'lost');

@@ -370,16 +370,17 @@ check('a worker that was stopped for less than the watchdog misses nothing', { s
   withServer({ args: ['--watchdog', '20s'] }, async (server) => {
     const members = await gather(server, 'pause', 30);
     const victim = server.placement().get(members[0].port);
+    let hellos = 0;
     const publisher = await (async () => {
       for (;;) {
         const one = await Publisher.connect(server);
         await one.publish('pause', 'hello');
+        hellos += 1;
         if (server.placement().get(one.port) !== victim) return one;
       }
     })();
     const stopped = members.filter((m) => server.placement().get(m.port) === victim);
-    await Promise.all(members.map((m) => m.until(1)));
-    const hellos = members[0].words.length;
+    await Promise.all(members.map((m) => m.until(hellos)));
     process.kill(victim, 'SIGSTOP');
     const sent = [];
     for (let i = 0; i < 200; i++) {

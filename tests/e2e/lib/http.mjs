@@ -127,9 +127,9 @@ export async function publish(server, channel, body, options) {
 }
 
 // The shape of every error (RFC 9457).
-export function assertProblem(got, status) {
+export function assertProblem(got, status, what = 'the answer') {
   const statuses = [status].flat();
-  assert.ok(statuses.includes(got.status), `${got.status} instead of ${statuses}: ${got.body}`);
+  assert.ok(statuses.includes(got.status), `${what}: ${got.status} instead of ${statuses}: ${got.body}`);
   assert.match(got.header('content-type') ?? '', /^application\/problem\+json(;|$)/);
   const problem = JSON.parse(got.body);
   assert.equal(problem.status, got.status);
