@@ -57,9 +57,6 @@ pubsub_publish(const message_s *message,
  * JSON and does not parse, as text and is not UTF-8, or a type that is none. */
 FACIL_PUBLIC const char *message_classify(message_s *m, view_s media_type);
 
-/* Whether a JSON text is nested deeper than 64: too deep to be read. */
-FACIL_PUBLIC bool message_is_too_deep(view_s json);
-
 /* ---- subscribing ------------------------------------------------------- */
 
 typedef struct subscription_s {

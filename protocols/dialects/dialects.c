@@ -31,34 +31,3 @@ size_t number_write(char *out, uint64_t n) {
     out[i] = digits[len - 1 - i];
   return len;
 }
-
-static bool is_escaped_well(view_s v) {
-  char scratch[8192];
-  return v.len <= sizeof scratch && http_percent_decode(v, scratch) >= 0;
-}
-
-const char *query_fault(const http_s *h, const view_s *known, size_t n) {
-  view_s query = http_request(h)->query, name, value;
-  unsigned seen = 0;
-  while (http_query_next(&query, &name, &value)) {
-    size_t i = 0;
-    while (i < n && !view_eq(name, known[i]))
-      i++;
-    if (i == n)
-      return "The query has a parameter that is not known here.";
-    if (seen >> i & 1)
-      return "The query has a parameter twice.";
-    seen |= 1u << i;
-    if (!is_escaped_well(value))
-      return "The query has a '%' without two hexadecimal digits.";
-  }
-  return NULL;
-}
-
-ssize_t query_value(const http_s *h, view_s wanted, char *out, size_t cap) {
-  view_s query = http_request(h)->query, name, value;
-  while (http_query_next(&query, &name, &value))
-    if (view_eq(name, wanted))
-      return value.len <= cap ? http_percent_decode(value, out) : -1;
-  return -1;
-}

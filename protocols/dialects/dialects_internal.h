@@ -18,12 +18,7 @@ extern const http_route_s assets_routes[];
 /* Write a number in decimal; returns its length. */
 size_t number_write(char *out, uint64_t n);
 
-/* Check the query of `h`: only the parameters in `known` (n names), each at
- * most once, and no bad escapes. NULL, or a static sentence. */
-const char *query_fault(const http_s *h, const view_s *known, size_t n);
-
-/* The value of a parameter, percent-decoded into `out` (cap bytes, '+' stays).
- * Its length; -1: it is not there, does not decode, or does not fit. */
-ssize_t query_value(const http_s *h, view_s name, char *out, size_t cap);
+/* NULL if `event` may be a message's event name; else a static sentence. */
+const char *event_fault(view_s event);
 
 #endif

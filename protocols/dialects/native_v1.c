@@ -3,8 +3,7 @@
  * A command is answered, in order, with its `ref` if it has one; what cannot be
  * done is an `error`, and the connection stays. Messages come as frames of the
  * tails; answers, gaps and cursors go through the connection's own queue. */
-#include "facil/log.h"
-#include "facil/utf8.h"
+#include "facil/json_check.h"
 #include "json_text.h"
 #include "native.h"
 #include <errno.h>
@@ -119,19 +118,25 @@ static void v1_on_gap(reader_s *r, view_s channel, uint64_t from, uint64_t to) {
 
 static const reader_kind_s v1_kind = {frame_size, frame_write, v1_on_gap};
 
+/* A command as it was read. */
+typedef struct {
+  json_t *json; /* what stands for "data" is null here unless it is a string */
+  json_t *ref;  /* borrowed, or NULL */
+  view_s data;  /* the value of "data" as it stands in the frame; empty: none */
+} command_s;
+
 /* ---- commands ---------------------------------------------------------- */
 
 /* The command's channel, checked. False: it has been answered. */
-static bool channel_of(websocket_s *ws, json_t *cmd, json_t *ref,
-                       view_s *name) {
-  json_t *channel = json_object_get(cmd, "channel");
+static bool channel_of(websocket_s *ws, const command_s *cmd, view_s *name) {
+  json_t *channel = json_object_get(cmd->json, "channel");
   const char *fault = "A channel's name is a string.";
   if (json_is_string(channel)) {
     *name = view_of(json_string_value(channel), json_string_length(channel));
     fault = channel_name_fault(*name);
   }
   if (fault)
-    answer_error(ws, "bad_channel", fault, ref);
+    answer_error(ws, "bad_channel", fault, cmd->ref);
   return !fault;
 }
 
@@ -174,30 +179,31 @@ static void subscribe(websocket_s *ws, view_s name, const native_since_s *since,
          ref);
 }
 
-static void on_subscribe(websocket_s *ws, json_t *cmd, json_t *ref) {
+static void on_subscribe(websocket_s *ws, const command_s *cmd) {
   view_s name;
   native_since_s since;
-  if (json_object_get(cmd, "pattern"))
+  if (json_object_get(cmd->json, "pattern"))
     answer_error(ws, "not_served", "Patterns are not served by this version.",
-                 ref);
-  else if (!since_of(cmd, &since))
+                 cmd->ref);
+  else if (!since_of(cmd->json, &since))
     answer_error(ws, "bad_request", "since is an id, 'first', 'now' or -N.",
-                 ref);
-  else if (channel_of(ws, cmd, ref, &name))
-    subscribe(ws, name, &since, ref);
+                 cmd->ref);
+  else if (channel_of(ws, cmd, &name))
+    subscribe(ws, name, &since, cmd->ref);
 }
 
-static void on_unsubscribe(websocket_s *ws, json_t *cmd, json_t *ref) {
+static void on_unsubscribe(websocket_s *ws, const command_s *cmd) {
   view_s name;
-  if (!channel_of(ws, cmd, ref, &name))
+  if (!channel_of(ws, cmd, &name))
     return;
   if (reader_unsubscribe(&v1_of(ws)->reader, name) < 0)
-    answer_error(ws, "not_subscribed", "There is no such subscription.", ref);
+    answer_error(ws, "not_subscribed", "There is no such subscription.",
+                 cmd->ref);
   else
     answer(ws,
            json_pack("{s:s, s:s%}", "op", "unsubscribed", "channel", name.data,
                      name.len),
-           ref);
+           cmd->ref);
 }
 
 /* ---- publish ----------------------------------------------------------- */
@@ -261,16 +267,13 @@ static const char *data64_of(json_t *data64, content_s *c) {
 }
 
 /* A string travels as its characters unless it is announced as JSON; every
- * other value is JSON. */
-static const char *data_of(json_t *data, bool as_json, content_s *c) {
-  if (json_is_string(data) && !as_json) {
+ * other value is JSON, and travels as it stands in the command. */
+static void data_of(json_t *data, view_s raw, bool as_json, content_s *c) {
+  if (json_is_string(data) && !as_json)
     c->message.data =
         view_of(json_string_value(data), json_string_length(data));
-    return NULL;
-  }
-  c->owned = json_dumps(data, JSON_COMPACT | JSON_ENCODE_ANY);
-  c->message.data = view_str(c->owned);
-  return c->owned ? NULL : "There is no memory now.";
+  else
+    c->message.data = raw;
 }
 
 static bool is_json_type(view_s type) {
@@ -279,7 +282,7 @@ static bool is_json_type(view_s type) {
          probe.kind == MESSAGE_JSON;
 }
 
-static const char *content_of(json_t *cmd, content_s *c) {
+static const char *content_of(json_t *cmd, view_s raw, content_s *c) {
   json_t *data = json_object_get(cmd, "data");
   json_t *data64 = json_object_get(cmd, "data64");
   json_t *type = json_object_get(cmd, "type");
@@ -304,18 +307,10 @@ static const char *event_of(json_t *cmd, message_s *m) {
   json_t *event = json_object_get(cmd, "event");
   if (!event)
     return NULL;
-  if (!json_is_string(event) || json_string_length(event) > 255)
-    return "An event's name is a string of at most 255 bytes.";
+  if (!json_is_string(event))
+    return "An event's name is a string.";
   m->event = view_of(json_string_value(event), json_string_length(event));
-  static const view_s reserved[] = {VIEW_INIT("gap"), VIEW_INIT("binary"),
-                                    VIEW_INIT("drain"), VIEW_INIT("message")};
-  for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
-    if (view_eq(m->event, reserved[i]))
-      return "This event's name is reserved.";
-  for (size_t i = 0; i < m->event.len; i++)
-    if (strchr("\r\n", m->event.data[i])) /* finds NUL as well */
-      return "An event's name has no line ends and no NUL.";
-  return NULL;
+  return event_fault(m->event);
 }
 
 static void publish(websocket_s *ws, const content_s *c, json_t *channel,
@@ -339,77 +334,97 @@ static void publish(websocket_s *ws, const content_s *c, json_t *channel,
                  ref);
 }
 
-static void on_publish(websocket_s *ws, json_t *cmd, json_t *ref) {
+static void on_publish(websocket_s *ws, const command_s *cmd) {
   content_s c = {.owned = NULL};
-  if (!channel_of(ws, cmd, ref, &c.message.channel))
+  if (!channel_of(ws, cmd, &c.message.channel))
     return;
-  const char *fault = content_of(cmd, &c);
+  const char *fault = content_of(cmd->json, cmd->data, &c);
   if (!fault)
-    fault = event_of(cmd, &c.message);
-  json_t *echo = json_object_get(cmd, "echo");
+    fault = event_of(cmd->json, &c.message);
+  json_t *echo = json_object_get(cmd->json, "echo");
   if (!fault && echo && !json_is_boolean(echo))
     fault = "echo is true or false.";
-  if (!fault && json_object_get(cmd, "key"))
+  if (!fault && json_object_get(cmd->json, "key"))
     fault = "Idempotency keys are not served by this version.";
   if (json_is_false(echo))
     c.message.origin = websocket_uuid(ws);
   if (fault)
-    answer_error(ws, "bad_request", fault, ref);
+    answer_error(ws, "bad_request", fault, cmd->ref);
   else
-    publish(ws, &c, json_object_get(cmd, "channel"), ref);
+    publish(ws, &c, json_object_get(cmd->json, "channel"), cmd->ref);
   free(c.owned);
 }
 
-static void on_ping_op(websocket_s *ws, json_t *cmd, json_t *ref) {
-  (void)cmd;
-  answer(ws, json_pack("{s:s}", "op", "pong"), ref);
+static void on_ping_op(websocket_s *ws, const command_s *cmd) {
+  answer(ws, json_pack("{s:s}", "op", "pong"), cmd->ref);
 }
 
 /* ---- what comes in ----------------------------------------------------- */
 
 static const struct {
   const char *op;
-  void (*handle)(websocket_s *ws, json_t *cmd, json_t *ref);
+  void (*handle)(websocket_s *ws, const command_s *cmd);
 } commands[] = {{"subscribe", on_subscribe},
                 {"unsubscribe", on_unsubscribe},
                 {"publish", on_publish},
                 {"ping", on_ping_op}};
 
-static void run_command(websocket_s *ws, json_t *cmd) {
-  json_t *ref = json_object_get(cmd, "ref");
-  const char *op = json_string_value(json_object_get(cmd, "op"));
+static void run_command(websocket_s *ws, const command_s *cmd) {
+  const char *op = json_string_value(json_object_get(cmd->json, "op"));
   if (!op) {
     answer_error(ws, "bad_request", "A command is an object with a string op.",
-                 ref);
+                 cmd->ref);
     return;
   }
   for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
     if (strcmp(op, commands[i].op) == 0) {
-      commands[i].handle(ws, cmd, ref);
+      commands[i].handle(ws, cmd);
       return;
     }
-  answer_error(ws, "unknown_op", "There is no such op.", ref);
+  answer_error(ws, "unknown_op", "There is no such op.", cmd->ref);
 }
 
-static void v1_on_message(websocket_s *ws, view_s data, bool is_text) {
-  if (!is_text) {
-    answer_error(ws, "bad_request", "Commands are text frames.", NULL);
+/* The document without the value of "data", which may hold numbers that a
+ * double cannot: it is not read, but handed on as it stands. NULL: no memory,
+ * or a name stands twice in an object, or a number elsewhere is out of range.
+ */
+static json_t *read_command(view_s text, view_s data) {
+  const char *in = text.data;
+  char *copy = NULL;
+  size_t len = text.len;
+  if (data.len > 4 && data.data[0] != '"') {
+    size_t before = (size_t)(data.data - text.data);
+    copy = malloc(text.len);
+    if (!copy)
+      return NULL;
+    memcpy(copy, text.data, before);
+    char *end = json_raw(copy + before, VIEW_LIT("null"));
+    end = json_raw(end, view_sub(text, before + data.len, text.len));
+    in = copy;
+    len = (size_t)(end - copy);
+  }
+  json_t *json = json_loadb(
+      in, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+  free(copy);
+  return json;
+}
+
+static void v1_on_message(websocket_s *ws, view_s text, bool is_text) {
+  const char *fault = is_text ? json_fault(text) : "Commands are text frames.";
+  if (fault) {
+    answer_error(ws, "bad_request", fault, NULL);
     return;
   }
-  if (message_is_too_deep(data)) {
-    answer_error(ws, "bad_request", "The JSON is nested more than 64 deep.",
-                 NULL);
-    return;
-  }
-  json_error_t error;
-  json_t *cmd = json_loadb(
-      data.data ? data.data : "", data.len,
-      JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
-  if (!cmd)
-    answer_error(ws, "bad_request", "This is not JSON.", NULL);
+  command_s cmd = {.data = json_member(text, VIEW_LIT("data"))};
+  cmd.json = read_command(text, cmd.data);
+  cmd.ref = json_object_get(cmd.json, "ref");
+  if (cmd.json)
+    run_command(ws, &cmd);
   else
-    run_command(ws, cmd);
-  json_decref(cmd);
+    answer_error(ws, "bad_request",
+                 "A name stands twice in an object, or a number is too large.",
+                 NULL);
+  json_decref(cmd.json);
 }
 
 /* ---- the connection ---------------------------------------------------- */

@@ -3,10 +3,13 @@
  * The answer comes when the message has its id and its place: 201 with the id
  * and how many subscribers the channel has, on all workers. */
 #include "dialects_internal.h"
+#include "facil/utf8.h"
 #include <errno.h>
 #include <stdlib.h>
 
 #define EVENT_MAX 255
+#define TTL_DIGITS 9
+#define QUERY_VALUE_MAX (EVENT_MAX * 3) /* as it is written */
 
 /* A publish that waits for its answer. */
 typedef struct {
@@ -70,38 +73,70 @@ static bool has_line_end(view_s v) {
   return false;
 }
 
-/* What the query asks for. NULL, or what is wrong with it. */
-static const char *read_query(http_s *h, message_s *m, char *event) {
-  static const view_s known[] = {VIEW_INIT("event"), VIEW_INIT("ttl")};
+/* Also for what comes in other ways than by a query. */
+const char *event_fault(view_s event) {
   static const view_s reserved[] = {VIEW_INIT("gap"), VIEW_INIT("binary"),
                                     VIEW_INIT("drain"), VIEW_INIT("message")};
-  const char *fault = query_fault(h, known, 2);
-  if (fault)
-    return fault;
-  ssize_t n = query_value(h, known[0], event, EVENT_MAX * 3);
-  if (n > EVENT_MAX)
+  if (event.len > EVENT_MAX)
     return "An event's name has at most 255 bytes.";
-  m->event = view_of(event, n > 0 ? (size_t)n : 0);
-  if (has_line_end(m->event))
+  if (has_line_end(event))
     return "An event's name has no line ends and no NUL.";
+  if (!utf8_is_valid(event)) /* it becomes part of text */
+    return "An event's name is UTF-8.";
   for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
-    if (view_eq(m->event, reserved[i]))
+    if (view_eq(event, reserved[i]))
       return "This event's name is reserved.";
-  char ttl[16];
-  n = query_value(h, known[1], ttl, sizeof ttl);
-  for (ssize_t i = 0; i < n; i++)
-    if (ttl[i] < '0' || ttl[i] > '9')
-      return "ttl is a number of seconds.";
+  return NULL;
+}
+
+static const char *ttl_fault(view_s ttl) {
+  bool is_number = ttl.len > 0 && ttl.len <= TTL_DIGITS;
+  for (size_t i = 0; i < ttl.len; i++)
+    is_number &= ttl.data[i] >= '0' && ttl.data[i] <= '9';
+  return is_number ? NULL : "ttl is a number of seconds.";
+}
+
+/* What the query asks for; `room` is for what it says, decoded. NULL, or what
+ * is wrong with it. */
+static const char *read_query(http_s *h, message_s *m, char *room) {
+  view_s query = http_request(h)->query, name, value;
+  bool has_event = false, has_ttl = false;
+  while (http_query_next(&query, &name, &value)) {
+    if (value.len > QUERY_VALUE_MAX)
+      return "The query has a value that is too long.";
+    ssize_t n = http_percent_decode(value, room);
+    if (n < 0)
+      return "The query has a '%' without two hexadecimal digits.";
+    view_s text = view_of(room, (size_t)n);
+    const char *fault = "The query has a parameter that is not known here, or "
+                        "one twice.";
+    if (view_eq(name, VIEW_LIT("event")) && !has_event) {
+      has_event = true;
+      m->event = text;
+      room += n; /* is kept */
+      fault = event_fault(text);
+    } else if (view_eq(name, VIEW_LIT("ttl")) && !has_ttl) {
+      has_ttl = true;
+      fault = ttl_fault(text);
+    }
+    if (fault)
+      return fault;
+  }
   return NULL;
 }
 
 static void publish(http_s *h, view_s channel) {
   const http_request_s *req = http_request(h);
-  char event[EVENT_MAX * 3];
+  char room[2 * QUERY_VALUE_MAX];
   message_s m = {.channel = channel, .data = req->body};
+  if (!req->has_length && !req->chunked) {
+    http_problem(h, 411, "A message needs Content-Length or chunked coding.",
+                 VIEW_LIT(""));
+    return;
+  }
   const char *fault = channel_name_fault(channel);
   if (!fault)
-    fault = read_query(h, &m, event);
+    fault = read_query(h, &m, room);
   if (!fault && http_header_times(req, VIEW_LIT("Content-Type")) > 1)
     fault = "Content-Type is there twice.";
   if (!fault)
@@ -112,11 +147,6 @@ static void publish(http_s *h, view_s channel) {
   }
   if (http_header_times(req, VIEW_LIT("Idempotency-Key"))) {
     http_problem(h, 501, "Idempotency-Key is not served by this version.",
-                 VIEW_LIT(""));
-    return;
-  }
-  if (!req->has_length && !req->chunked) {
-    http_problem(h, 411, "A message needs Content-Length or chunked coding.",
                  VIEW_LIT(""));
     return;
   }

@@ -1,12 +1,9 @@
 /* message.c - what a message is: text, JSON or other bytes.
  *
  * Decided once, when it is published, so that no reader has to look again. */
-#include "facil/http_parse.h"
+#include "facil/json_check.h"
 #include "facil/pubsub.h"
 #include "facil/utf8.h"
-#include <jansson.h>
-
-#define JSON_DEPTH_MAX 64
 
 static bool is_token(view_s v) {
   static const char others[] = "!#$%&'*+-.^_`|~";
@@ -43,41 +40,12 @@ static bool ends_nocase(view_s v, view_s end) {
          view_eq_nocase(view_sub(v, v.len - end.len, end.len), end);
 }
 
-/* jansson has no limit of its own that is as low as ours. Brackets in strings
- * do not count. */
-bool message_is_too_deep(view_s text) {
-  unsigned depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.len; i++) {
-    char c = text.data[i];
-    if (in_string) {
-      if (c == '\\')
-        i++;
-      else if (c == '"')
-        in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > JSON_DEPTH_MAX)
-        return true;
-    } else if ((c == ']' || c == '}') && depth) {
-      depth--;
-    }
-  }
-  return false;
-}
-
-static const char *json_fault(view_s text) {
-  if (message_is_too_deep(text))
-    return "The JSON is nested more than 64 deep.";
-  json_error_t error;
-  json_t *j = json_loadb(
-      text.data ? text.data : "", text.len,
-      JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, &error);
-  if (!j)
-    return "The body is announced as JSON and is not.";
-  json_decref(j);
-  return NULL;
+/* It goes out in frames as it came in: no byte may break them. */
+static bool is_printable(view_s v) {
+  for (size_t i = 0; i < v.len; i++)
+    if ((v.data[i] < ' ' && v.data[i] != '\t') || v.data[i] > '~')
+      return false;
+  return true;
 }
 
 static const char *classify_plain(message_s *m) {
@@ -93,7 +61,8 @@ const char *message_classify(message_s *m, view_s media_type) {
   media_type = view_trim(media_type);
   if (!media_type.len)
     return classify_plain(m);
-  if (media_type.len > 255 || !essence(media_type, &type, &subtype))
+  if (media_type.len > 255 || !is_printable(media_type) ||
+      !essence(media_type, &type, &subtype))
     return "Content-Type is not a media type.";
   m->type = media_type;
   if (view_eq_nocase(type, VIEW_LIT("application")) &&
