@@ -291,10 +291,11 @@ static const char *content_of(json_t *cmd, view_s raw, content_s *c) {
   view_s media =
       type ? view_of(json_string_value(type), json_string_length(type))
            : VIEW_LIT("");
-  const char *fault =
-      data64 ? data64_of(data64, c) : data_of(data, is_json_type(media), c);
+  const char *fault = data64 ? data64_of(data64, c) : NULL;
   if (fault)
     return fault;
+  if (data)
+    data_of(data, raw, is_json_type(media), c);
   if (!media.len && data64)
     media = VIEW_LIT("application/octet-stream");
   if (!media.len)
