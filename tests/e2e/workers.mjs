@@ -265,7 +265,7 @@ check('kill -9 of a worker under load: the others miss nothing, the port never r
     await sleep(500);
     running = false;
     await Promise.all(publishing);
-    assert.ok(await knocking > 100);
+    assert.ok(await knocking > 10);
     await publish(server, 'kill', 'the end');
     await Promise.all(others.map((m) => m.ws.wait(() => m.words.at(-1) === 'the end', 'the last message')));
     // What was answered reached everyone; what was not may have, but then everyone.
