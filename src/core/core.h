@@ -114,20 +114,19 @@ bool conn_expire(uint64_t now_ms);  /* phase 2 */
 int conn_next_due(uint64_t now_ms); /* ms, or -1 */
 void conn_call_data(slot_s *s);
 void conn_shutdown_all(void); /* on_shutdown of all, in slices */
-void conn_abort_all(const char *reason);
 void conn_reset(void);
 
 /* ---- facil_set.c ------------------------------------------------------- */
-bool set_walks_run(uint32_t members, uint64_t until_ms); /* true: some remain */
+bool set_walks_run(uint32_t members); /* true: some remain */
 bool set_has_walks(void);
 bool set_ready_slice(uint32_t members); /* true: some remain */
 bool set_has_ready(void);
-void set_reset(void);
 /* service lists, kept in facil_set.c beside the walks */
 uint16_t service_id(const char *tag);
 void service_join(slot_s *s);
 void service_leave(slot_s *s);
 size_t service_total(void);
+void service_lose_all(const char *reason);
 
 /* ---- facil_timer.c ----------------------------------------------------- */
 bool timer_run(uint64_t now_ms);

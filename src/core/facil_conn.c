@@ -367,16 +367,6 @@ void conn_shutdown_all(void) {
   facil_each(.service = NULL, .task = shutdown_one);
 }
 
-static void abort_one(intptr_t uuid, protocol_s *p, void *arg) {
-  (void)p;
-  sock_abort(uuid, (const char *)arg);
-}
-
-void conn_abort_all(const char *reason) {
-  facil_each(.service = NULL, .task = abort_one,
-             .arg = (void *)(uintptr_t)reason);
-}
-
 void conn_reset(void) {
   wheel_made = false;
   for (uint32_t i = 0; i <= TICKS / 64; i++)

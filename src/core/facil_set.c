@@ -4,10 +4,10 @@
  * that modules keep. Two kinds of walk:
  *
  *   facil_each       a task for each member that is there at the call and
- * stays, in order of joining, exactly once; facil_set_ready  flush each
- * member's connection: the fan-out. It goes round in a circle, so that news
- * that comes while it runs is joined with the old for all who were not yet
- * served.
+ *                    stays, in order of joining, exactly once;
+ *   facil_set_ready  flush each member's connection: the fan-out. It goes round
+ *                    in a circle, so that news that comes while it runs is
+ *                    joined with the old for all who were not yet served.
  *
  * Invariant: a walk's cursor always points at the next member to visit, however
  * members join, leave and close meanwhile. Costs depend on members only. */
@@ -57,6 +57,12 @@ size_t facil_count(const char *service) {
   return 0;
 }
 
+void service_lose_all(const char *reason) {
+  for (uint16_t i = 0; i < service_count; i++)
+    while (services[i].head != SLOT_NONE)
+      sock_lose(sock_slot_at(services[i].head), reason);
+}
+
 void service_join(slot_s *s) {
   service_s *v = &services[s->svc];
   uint32_t i = sock_slot_index(s);
@@ -76,6 +82,7 @@ void service_join(slot_s *s) {
 typedef struct walk_s {
   list_s link; /* in its service's or set's queue of walks */
   struct facil_each_args args;
+  uint64_t born; /* sequence of walks: one made in a phase waits for the next */
   uint64_t limit; /* of a service: join sequence; of a set: places */
   uint32_t next;  /* slot or place */
   bool begun;
@@ -85,6 +92,7 @@ typedef struct walk_s {
 
 static list_s set_walks = {&set_walks, &set_walks};
 static uint32_t walk_count;
+static uint64_t walk_sequence;
 
 void service_leave(slot_s *s) {
   service_s *v = &services[s->svc];
@@ -117,13 +125,14 @@ static walk_s *walk_new(const struct facil_each_args *a) {
   if (!w)
     return NULL;
   w->args = *a;
+  w->born = ++walk_sequence;
   w->limit = a->set ? a->set->used : join_sequence;
   list_init(&w->link);
   return w;
 }
 
-static void walk_queue_service(walk_s *w, uint16_t svc) {
-  list_push(&services[svc].walks, &w->link);
+static void walk_queue(walk_s *w, list_s *walks) {
+  list_push(walks, &w->link);
   walk_count++;
 }
 
@@ -141,13 +150,11 @@ static int each_of_all(const struct facil_each_args *a) {
     return fail_each(a, ENOMEM);
   }
   whole->parts = n;
-  if (!n) {
-    free(whole);
-    return fail_each(a, ENOENT);
-  }
+  if (!n) /* nobody yet: it ends in its turn all the same */
+    walk_queue(whole, &set_walks);
   for (uint16_t i = 0; i < n; i++) {
     parts[i]->whole = whole;
-    walk_queue_service(parts[i], i);
+    walk_queue(parts[i], &services[i].walks);
   }
   return 0;
 }
@@ -160,13 +167,9 @@ int(facil_each)(struct facil_each_args a) {
   walk_s *w = walk_new(&a);
   if (!w)
     return fail_each(&a, ENOMEM);
-  if (a.set) {
+  if (a.set)
     a.set->walks++;
-    list_push(&set_walks, &w->link);
-    walk_count++;
-  } else {
-    walk_queue_service(w, service_id(a.service));
-  }
+  walk_queue(w, a.set ? &set_walks : &services[service_id(a.service)].walks);
   return 0;
 }
 
@@ -213,7 +216,7 @@ static facil_member_s *member_at(const facil_set_s *set, uint32_t i) {
 
 static bool walk_set(walk_s *w, uint32_t *members) {
   facil_set_s *set = w->args.set;
-  while (w->next < w->limit && w->next < set->used) {
+  while (set && w->next < w->limit && w->next < set->used) {
     if (!*members)
       return false;
     --*members;
@@ -230,29 +233,36 @@ bool set_has_walks(void) {
   return walk_count > 0;
 }
 
-bool set_walks_run(uint32_t members, uint64_t until_ms) {
-  (void)until_ms;
+/* A walk's end: its list first, for on_complete may do anything. */
+static void walk_end(walk_s *w) {
+  facil_set_s *set = w->args.set;
+  list_remove(&w->link);
+  walk_count--;
+  if (set && --set->walks == 0)
+    compact(set);
+  complete(w);
+}
+
+bool set_walks_run(uint32_t members) {
+  uint64_t last = walk_sequence;
   for (uint16_t i = 0; i < service_count && walk_count; i++) {
     service_s *v = &services[i];
     while (!list_empty(&v->walks)) {
       walk_s *w = FACIL_CONTAINER(v->walks.next, walk_s, link);
+      if (w->born > last)
+        break;
       if (!walk_service(w, v, &members))
         return true;
-      list_remove(&w->link);
-      walk_count--;
-      complete(w);
+      walk_end(w);
     }
   }
   while (!list_empty(&set_walks)) {
     walk_s *w = FACIL_CONTAINER(set_walks.next, walk_s, link);
+    if (w->born > last)
+      break;
     if (!walk_set(w, &members))
       return true;
-    list_remove(&w->link);
-    walk_count--;
-    facil_set_s *set = w->args.set;
-    if (--set->walks == 0)
-      compact(set);
-    complete(w);
+    walk_end(w);
   }
   return walk_count > 0;
 }
@@ -260,6 +270,7 @@ bool set_walks_run(uint32_t members, uint64_t until_ms) {
 /* ---- sets -------------------------------------------------------------- */
 
 static list_s ready_sets = {&ready_sets, &ready_sets};
+static facil_set_s *served; /* by set_ready_slice; NULL when it has ended */
 
 void facil_set_init(facil_set_s *set) {
   *set = (facil_set_s){.one = NULL};
@@ -268,6 +279,8 @@ void facil_set_init(facil_set_s *set) {
 
 void facil_set_fini(facil_set_s *set) {
   list_remove(&set->ready);
+  if (served == set)
+    served = NULL;
   if (set->cap)
     free(set->many);
   facil_set_init(set);
@@ -302,6 +315,8 @@ int facil_set_add(facil_set_s *set, facil_member_s *member) {
     return -1;
   put(set, set->used++, member);
   set->count++;
+  if (set->left)
+    set->left++; /* its place lies on the way of a walk that goes round */
   return 0;
 }
 
@@ -364,7 +379,8 @@ bool set_ready_slice(uint32_t members) {
     facil_set_s *set = FACIL_CONTAINER(ready_sets.next, facil_set_s, ready);
     list_remove(&set->ready);
     list_push(&ready_sets, &set->ready);
-    while (set->left && members) {
+    served = set;
+    while (served && set->left && members) {
       members--;
       set->left--;
       prefetch(set, 4);
@@ -373,17 +389,10 @@ bool set_ready_slice(uint32_t members) {
         set->at = 0;
       slot_s *s = m ? sock_slot(m->uuid) : NULL;
       if (s)
-        sock_flush(s, true);
+        sock_flush(s, true); /* may be the end of the set */
     }
-    if (!set->left)
+    if (served && !set->left)
       list_remove(&set->ready);
   }
   return !list_empty(&ready_sets);
-}
-
-void set_reset(void) {
-  for (uint16_t i = 0; i < service_count; i++) {
-    services[i].head = services[i].tail = SLOT_NONE;
-    services[i].count = 0;
-  }
 }
