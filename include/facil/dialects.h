@@ -16,6 +16,11 @@ typedef struct {
 /* Before the first connection, in each process. */
 FACIL_PUBLIC void dialects_set(const dialect_settings_s *settings);
 
+/* The broker is about to stop: tell all clients whose dialect has a word for
+ * it.
+ */
+FACIL_PUBLIC void dialects_notice(void);
+
 /* All routes, in the order in which they are tried. */
 FACIL_PUBLIC const http_route_s *dialects_routes(size_t *count);
 

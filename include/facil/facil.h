@@ -231,13 +231,15 @@ struct facil_run_args {
   uint16_t threads;         /* of the pool for blocking work; unused so far */
   uint16_t processes;       /* 0: one per usable core */
   bool master;              /* fork even for one process */
+  uint32_t notice_ms;       /* still serving, before the drain time begins */
   uint32_t drain_ms;        /* 0: 10 s */
   uint32_t watchdog_ms;     /* 0: none; a loop that stands longer is killed */
   uint32_t max_connections; /* 0: what descriptors allow */
   bool no_uring;            /* plain send(2) everywhere */
   void *udata;              /* for all of these: */
   int (*on_start)(void *udata); /* in each worker before it serves; -1: fail */
-  void (*on_shutdown)(void *udata); /* in each worker when it begins to drain */
+  void (*on_shutdown)(void *udata); /* in each worker when it is told to stop,
+                                     * before the notice */
   void (*on_idle)(void *udata);
   void (*on_finish)(void *udata);  /* in each worker, last */
   void (*on_running)(void *udata); /* in the master, once, all workers serve */
@@ -251,8 +253,9 @@ struct facil_run_args {
  * that dies (after 0, 100, 200 … 5000 ms), kills one that hangs, and returns
  * when all are gone; workers leave inside by _exit(2). Without: the loop runs
  * in the calling process. Signal dispositions are restored. May be called
- * again. Returns 0 after a stop in order; 1: a worker did not start, or the
- * drain time ran out …; 70: workers keep dying at their start. */
+ * again. Returns 0 after a stop, also one at whose end slow peers were cut off;
+ * 1: a worker did not start, or did not stop and was killed; 70: workers keep
+ * dying at their start. */
 #define facil_run(...) facil_run((struct facil_run_args){__VA_ARGS__})
 FACIL_PUBLIC int(facil_run)(struct facil_run_args args);
 
@@ -265,7 +268,7 @@ FACIL_PUBLIC void facil_stop(void);
 /* 0 … processes - 1 in a worker (and without a master 0), -1 in the master. */
 FACIL_PUBLIC int facil_worker_id(void);
 
-/* Whether this worker drains. */
+/* Whether this worker has been told to stop: it is in its notice, or drains. */
 FACIL_PUBLIC bool facil_is_draining(void);
 
 #endif

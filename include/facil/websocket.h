@@ -19,7 +19,7 @@ typedef struct {
   uint32_t ping_ms;          /* ping after this long without a byte read */
   uint32_t close_timeout_ms; /* for the peer's Close after ours */
   uint32_t slow_timeout_ms;  /* a blocked peer that takes nothing for so long */
-  size_t queue_limit;        /* reading pauses at half of it */
+  size_t queue_limit;        /* no message is taken beyond half of it */
 } websocket_settings_s;
 
 /* One const table per dialect. All but on_close may be NULL. */
@@ -64,12 +64,21 @@ FACIL_PUBLIC bool websocket_is(const websocket_s *ws,
 /* The WebSocket connection that `uuid` names, or NULL. */
 FACIL_PUBLIC websocket_s *websocket_find(intptr_t uuid);
 
+/* Run `task` for each WebSocket connection of this process, in later turns. */
+FACIL_PUBLIC void websocket_each(void (*task)(websocket_s *ws));
+
 /* Whether a Close has been queued: nothing more can be sent. */
 FACIL_PUBLIC bool websocket_is_closing(const websocket_s *ws);
 
 /* Queue one frame of our own (an answer, not what is published). A peer whose
  * queue is full is aborted. */
 FACIL_PUBLIC void websocket_write(websocket_s *ws, view_s data, bool is_text);
+
+/* An answer of about `bytes` is to come (later it is there: is_owed false): as
+ * long as what is owed and what is queued are half of the queue_limit together,
+ * no more messages are taken. So a peer that asks for much at once and reads
+ * waits, and is not aborted. Always in pairs, the second with the same bytes. */
+FACIL_PUBLIC void websocket_owe(websocket_s *ws, size_t bytes, bool is_owed);
 
 /* Queue a Close and end the connection when the peer has answered it or the
  * time for that is over. The first call counts. */

@@ -1,5 +1,6 @@
 /* dialects.c - the table of routes, and small things that dialects share. */
 #include "dialects_internal.h"
+#include "native.h"
 
 #define ROUTES_MAX 32
 
@@ -7,6 +8,10 @@ dialect_settings_s dialect_settings;
 
 void dialects_set(const dialect_settings_s *s) {
   dialect_settings = *s;
+}
+
+void dialects_notice(void) {
+  websocket_each(native_v1_notice);
 }
 
 const http_route_s *dialects_routes(size_t *count) {

@@ -26,6 +26,9 @@ typedef struct {
 
 extern const websocket_handler_s native_v1_handler;
 
+/* Tell a crier.v1 connection that the broker is about to stop. */
+void native_v1_notice(websocket_s *ws);
+
 /* Read the text form of `since`. False: it is none. */
 bool native_since(view_s text, native_since_s *since);
 

@@ -120,6 +120,7 @@ static const reader_kind_s v1_kind = {frame_size, frame_write, v1_on_gap};
 
 /* A command as it was read. */
 typedef struct {
+  size_t len;   /* of the frame */
   json_t *json; /* what stands for "data" is null here unless it is a string */
   json_t *ref;  /* borrowed, or NULL */
   view_s data;  /* the value of "data" as it stands in the frame; empty: none */
@@ -212,11 +213,28 @@ static void on_unsubscribe(websocket_s *ws, const command_s *cmd) {
 typedef struct {
   intptr_t uuid;
   json_t *ref, *channel;
+  size_t size; /* of the answer, about */
 } waiting_s;
+
+/* It holds the channel's name and the ref, which the command has too. */
+static size_t answer_size(const command_s *cmd) {
+  size_t data64 = json_string_length(json_object_get(cmd->json, "data64"));
+  return 64 + cmd->len - cmd->data.len - (data64 < cmd->len ? data64 : 0);
+}
+
+static void waiting_free(waiting_s *w) {
+  if (!w)
+    return;
+  json_decref(w->ref);
+  json_decref(w->channel);
+  free(w);
+}
 
 static void published(void *arg, const published_s *p) {
   waiting_s *w = arg;
   websocket_s *ws = websocket_find(w->uuid);
+  if (ws)
+    websocket_owe(ws, w->size, false);
   if (ws && p->status == 201)
     answer(ws,
            json_pack("{s:s, s:O, s:I}", "op", "published", "channel",
@@ -225,29 +243,48 @@ static void published(void *arg, const published_s *p) {
   else if (ws)
     answer_error(ws, "unavailable", "The message was not published: try again.",
                  w->ref);
-  json_decref(w->ref);
-  json_decref(w->channel);
-  free(w);
+  waiting_free(w);
 }
 
-/* base64 of RFC 4648 section 4, padded. NULL: it is none, or no memory. */
-static char *base64_read(json_t *text, size_t *len) {
-  size_t n = json_string_length(text);
-  const char *in = json_string_value(text);
-  if (n % 4 || n > INT32_MAX)
-    return NULL;
-  char *out = malloc(n / 4 * 3 + 1);
-  int got = out ? EVP_DecodeBlock((unsigned char *)out,
-                                  (const unsigned char *)in, (int)n)
-                : -1;
-  /* The library passes over spaces at the ends and keeps the padding. */
-  if (got != (int)(n / 4 * 3)) {
-    free(out);
-    return NULL;
+static int base64_digit(char c) {
+  if (c >= 'A' && c <= 'Z')
+    return c - 'A';
+  if (c >= 'a' && c <= 'z')
+    return c - 'a' + 26;
+  if (c >= '0' && c <= '9')
+    return c - '0' + 52;
+  return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+/* Padded, and the bits that stand for nothing are 0 (RFC 4648 section 3.5): so
+ * bytes have one form only. `*padding` is how much there is. */
+static bool is_base64(view_s text, size_t *padding) {
+  size_t n = text.len;
+  *padding = 0;
+  if (n % 4 || !n)
+    return !n;
+  while (*padding < 2 && text.data[n - 1] == '=') {
+    ++*padding;
+    n--;
   }
-  *len = (size_t)got;
-  for (size_t i = n; i && i > n - 2 && in[i - 1] == '='; i--)
-    --*len;
+  for (size_t i = 0; i < n; i++)
+    if (base64_digit(text.data[i]) < 0)
+      return false;
+  int unused = *padding == 0 ? 0 : *padding == 1 ? 3 : 15;
+  return !(base64_digit(text.data[n - 1]) & unused);
+}
+
+/* malloc'ed bytes. NULL: it is no base64, or there is no memory. */
+static char *base64_read(view_s text, size_t *len) {
+  size_t padding;
+  if (text.len > INT32_MAX || !is_base64(text, &padding))
+    return NULL;
+  char *out = malloc(text.len / 4 * 3 + 1);
+  if (!out)
+    return NULL;
+  int n = EVP_DecodeBlock((unsigned char *)out,
+                          (const unsigned char *)text.data, (int)text.len);
+  *len = n < 0 ? 0 : (size_t)n - padding; /* the library counts it */
   return out;
 }
 
@@ -259,7 +296,9 @@ typedef struct {
 
 static const char *data64_of(json_t *data64, content_s *c) {
   size_t len = 0;
-  c->owned = json_is_string(data64) ? base64_read(data64, &len) : NULL;
+  if (json_is_string(data64))
+    c->owned = base64_read(
+        view_of(json_string_value(data64), json_string_length(data64)), &len);
   if (!c->owned)
     return "data64 is base64.";
   c->message.data = view_of(c->owned, len);
@@ -268,12 +307,13 @@ static const char *data64_of(json_t *data64, content_s *c) {
 
 /* A string travels as its characters unless it is announced as JSON; every
  * other value is JSON, and travels as it stands in the command. */
-static void data_of(json_t *data, view_s raw, bool as_json, content_s *c) {
-  if (json_is_string(data) && !as_json)
-    c->message.data =
-        view_of(json_string_value(data), json_string_length(data));
-  else
-    c->message.data = raw;
+static const char *data_of(json_t *data, view_s raw, bool as_json,
+                           content_s *c) {
+  bool as_text = json_is_string(data) && !as_json;
+  c->message.data =
+      as_text ? view_of(json_string_value(data), json_string_length(data))
+              : raw;
+  return as_text || raw.len ? NULL : "The name of data has no escapes.";
 }
 
 static bool is_json_type(view_s type) {
@@ -291,11 +331,10 @@ static const char *content_of(json_t *cmd, view_s raw, content_s *c) {
   view_s media =
       type ? view_of(json_string_value(type), json_string_length(type))
            : VIEW_LIT("");
-  const char *fault = data64 ? data64_of(data64, c) : NULL;
+  const char *fault = data64 ? data64_of(data64, c)
+                             : data_of(data, raw, is_json_type(media), c);
   if (fault)
     return fault;
-  if (data)
-    data_of(data, raw, is_json_type(media), c);
   if (!media.len && data64)
     media = VIEW_LIT("application/octet-stream");
   if (!media.len)
@@ -314,25 +353,23 @@ static const char *event_of(json_t *cmd, message_s *m) {
   return event_fault(m->event);
 }
 
-static void publish(websocket_s *ws, const content_s *c, json_t *channel,
-                    json_t *ref) {
+static void publish(websocket_s *ws, const content_s *c, const command_s *cmd) {
   waiting_s *w = malloc(sizeof *w);
   if (w)
-    *w =
-        (waiting_s){websocket_uuid(ws), json_incref(ref), json_incref(channel)};
-  if (w && pubsub_publish(&c->message, published, w) == 0)
+    *w = (waiting_s){websocket_uuid(ws), json_incref(cmd->ref),
+                     json_incref(json_object_get(cmd->json, "channel")),
+                     answer_size(cmd)};
+  if (w && pubsub_publish(&c->message, published, w) == 0) {
+    websocket_owe(ws, w->size, true);
     return;
-  bool too_big = w && errno == EMSGSIZE;
-  if (w) {
-    json_decref(w->ref);
-    json_decref(w->channel);
-    free(w);
   }
+  bool too_big = w && errno == EMSGSIZE;
+  waiting_free(w);
   if (too_big)
-    answer_error(ws, "too_big", "The message is too long.", ref);
+    answer_error(ws, "too_big", "The message is too long.", cmd->ref);
   else
     answer_error(ws, "unavailable", "The message was not published: try again.",
-                 ref);
+                 cmd->ref);
 }
 
 static void on_publish(websocket_s *ws, const command_s *cmd) {
@@ -352,7 +389,7 @@ static void on_publish(websocket_s *ws, const command_s *cmd) {
   if (fault)
     answer_error(ws, "bad_request", fault, cmd->ref);
   else
-    publish(ws, &c, json_object_get(cmd->json, "channel"), cmd->ref);
+    publish(ws, &c, cmd);
   free(c.owned);
 }
 
@@ -371,14 +408,15 @@ static const struct {
                 {"ping", on_ping_op}};
 
 static void run_command(websocket_s *ws, const command_s *cmd) {
-  const char *op = json_string_value(json_object_get(cmd->json, "op"));
-  if (!op) {
+  json_t *op = json_object_get(cmd->json, "op");
+  if (!json_is_string(op)) {
     answer_error(ws, "bad_request", "A command is an object with a string op.",
                  cmd->ref);
     return;
   }
+  view_s name = view_of(json_string_value(op), json_string_length(op));
   for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-    if (strcmp(op, commands[i].op) == 0) {
+    if (view_eq(name, view_str(commands[i].op))) {
       commands[i].handle(ws, cmd);
       return;
     }
@@ -416,7 +454,8 @@ static void v1_on_message(websocket_s *ws, view_s text, bool is_text) {
     answer_error(ws, "bad_request", fault, NULL);
     return;
   }
-  command_s cmd = {.data = json_member(text, VIEW_LIT("data"))};
+  command_s cmd = {.len = text.len,
+                   .data = json_member(text, VIEW_LIT("data"))};
   cmd.json = read_command(text, cmd.data);
   cmd.ref = json_object_get(cmd.json, "ref");
   if (cmd.json)
@@ -453,25 +492,16 @@ static void v1_on_ping(websocket_s *ws) {
            NULL);
 }
 
-static void end_after_notice(void *arg) {
-  websocket_s *ws = websocket_find((intptr_t)arg);
-  if (ws)
-    websocket_close(ws, WS_CLOSE_GOING_AWAY, VIEW_LIT("shutting down"));
-}
-
 /* Clients are told how long to wait, each something else within a second more,
  * so that they do not come back all at once. */
-static void v1_on_shutdown(websocket_s *ws) {
-  intptr_t uuid = websocket_uuid(ws);
-  uint32_t notice = dialect_settings.drain_notice_ms;
-  uint32_t spread = (uint32_t)sock_uuid2fd(uuid) * 2654435761u % 1000;
+void native_v1_notice(websocket_s *ws) {
+  if (!websocket_is(ws, &native_v1_handler))
+    return;
+  uint32_t fd = (uint32_t)sock_uuid2fd(websocket_uuid(ws));
+  uint32_t wait = dialect_settings.drain_notice_ms + fd * 2654435761u % 1000;
   answer(ws,
-         json_pack("{s:s, s:I}", "op", "drain", "after_ms",
-                   (json_int_t)notice + (json_int_t)spread),
+         json_pack("{s:s, s:I}", "op", "drain", "after_ms", (json_int_t)wait),
          NULL);
-  if (!notice ||
-      facil_run_every(notice, 1, end_after_notice, (void *)uuid, NULL) < 0)
-    websocket_close(ws, WS_CLOSE_GOING_AWAY, VIEW_LIT("shutting down"));
 }
 
 static void v1_on_close(websocket_s *ws) {
@@ -484,5 +514,4 @@ const websocket_handler_s native_v1_handler = {.size = sizeof(v1_s),
                                                .on_ready = v1_on_ready,
                                                .on_sent = v1_on_sent,
                                                .on_ping = v1_on_ping,
-                                               .on_shutdown = v1_on_shutdown,
                                                .on_close = v1_on_close};

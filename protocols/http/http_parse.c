@@ -55,7 +55,7 @@ static view_s before(view_s v, char c) {
   return p ? view_of(v.data, (size_t)(p - v.data)) : v;
 }
 
-/* ---- host: RFC 9110 section 7.2, RFC 3986 section 3.2.2 ---- */
+/* ---- host: RFC 9110 section 7.2, RFC 3986 section 3.2.2 ---------------- */
 
 static bool is_hex(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
@@ -110,7 +110,7 @@ static bool is_host(view_s v) {
   return is_host_name(name) && is_port(view_sub(v, name.len, v.len));
 }
 
-/* ---- the request line: RFC 9112 section 3 ---- */
+/* ---- the request line: RFC 9112 section 3 ------------------------------ */
 
 /* Divide `line`, which may still grow, at its spaces, and refuse it as soon as
  * a part is too long. */
@@ -201,7 +201,7 @@ static bool read_request_line(view_s line, const http_limits_s *limits,
   return read_version(version, req) && read_target(req);
 }
 
-/* ---- the scan ---- */
+/* ---- the scan ---------------------------------------------------------- */
 
 typedef struct {
   view_s in;     /* the input, cut where the head would be too long */
@@ -358,7 +358,7 @@ static int scan_head(scan_s *s, size_t *scanned) {
   return step;
 }
 
-/* ---- llhttp ---- */
+/* ---- llhttp ------------------------------------------------------------ */
 
 typedef struct {
   http_request_s *req;
@@ -487,13 +487,14 @@ static bool read_fields(view_s head, const http_limits_s *limits,
   return refuse_syntax(head, at, err, limits->body_bytes, req);
 }
 
-/* ---- the fields ---- */
+/* ---- the fields -------------------------------------------------------- */
 
 typedef struct {
   size_t hosts, lengths, codings;
   view_s host, length, coding; /* the first of each */
   bool has_upgrade, has_expect;
   bool says_close, says_keep_alive, says_upgrade; /* in Connection */
+  bool is_disguised; /* Content_Length and the like */
 } known_s;
 
 static void take_first(size_t *times, view_s *first, view_s value) {
@@ -509,6 +510,19 @@ static void take_connection(known_s *k, view_s list) {
     k->says_keep_alive |= view_eq_nocase(option, VIEW_LIT("keep-alive"));
     k->says_upgrade |= view_eq_nocase(option, VIEW_LIT("upgrade"));
   }
+}
+
+/* A framing field written with '_', which some readers take for '-'. */
+static bool is_disguised(view_s name, view_s real) {
+  bool has_underscore = false;
+  for (size_t i = 0; i < real.len; i++) {
+    char c = name.data[i] | 0x20, want = real.data[i];
+    if (name.data[i] == '_' && want == '-')
+      has_underscore = true;
+    else if (c != want && name.data[i] != want)
+      return false;
+  }
+  return has_underscore;
 }
 
 static void take_field(known_s *k, const http_header_s *h) {
@@ -531,10 +545,14 @@ static void take_field(known_s *k, const http_header_s *h) {
   case sizeof "Content-Length" - 1:
     if (view_eq_nocase(h->name, VIEW_LIT("Content-Length")))
       take_first(&k->lengths, &k->length, h->value);
+    else
+      k->is_disguised |= is_disguised(h->name, VIEW_LIT("content-length"));
     break;
   case sizeof "Transfer-Encoding" - 1:
     if (view_eq_nocase(h->name, VIEW_LIT("Transfer-Encoding")))
       take_first(&k->codings, &k->coding, h->value);
+    else
+      k->is_disguised |= is_disguised(h->name, VIEW_LIT("transfer-encoding"));
     break;
   default:
     break;
@@ -557,6 +575,8 @@ static bool check_host(const known_s *k, http_request_s *req) {
 /* RFC 9112 section 6. */
 static bool check_framing(const known_s *k, size_t body_bytes,
                           http_request_s *req) {
+  if (k->is_disguised)
+    return refuse(req, 400, "A field looks like one that frames the body.");
   if (k->codings && k->lengths)
     return refuse(req, 400,
                   "Content-Length and Transfer-Encoding exclude each other.");

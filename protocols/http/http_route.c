@@ -110,6 +110,8 @@ static void answer_without_route(http_s *h, const http_settings_s *s) {
   allow_s allow = allow_of(s, req->path);
   char line[ALLOW_MAX + 16] = "Allow: ";
   size_t n = strlen(line);
+  if (allow.len == 0 && view_eq(req->method, VIEW_LIT("OPTIONS")))
+    allow_add(&allow, req->method); /* it may be asked of anything */
   if (allow.len == 0) {
     http_problem(h, 404, "There is nothing at this path.", view_of(NULL, 0));
     return;

@@ -5,7 +5,7 @@
  * one exception is percent-decoding, where a bad '%' has no meaning at all. */
 #include "facil/http_parse.h"
 
-/* ---- fields ---- */
+/* ---- fields ------------------------------------------------------------ */
 
 view_s http_header(const http_request_s *req, view_s name) {
   for (size_t i = 0; i < req->header_count; i++)
@@ -34,7 +34,7 @@ bool http_header_has_token(const http_request_s *req, view_s name,
   return false;
 }
 
-/* ---- lists ---- */
+/* ---- lists ------------------------------------------------------------- */
 
 /* Take off the front of `*rest` what comes before the first `by` that is not in
  * a quoted string (RFC 9110 section 5.6.4), and the `by`. */
@@ -64,7 +64,7 @@ bool http_list_next(view_s *list, view_s *member) {
   return false;
 }
 
-/* ---- queries ---- */
+/* ---- queries ----------------------------------------------------------- */
 
 static int hex_value(char c) {
   if (c >= '0' && c <= '9')
@@ -114,7 +114,7 @@ bool http_query_next(view_s *query, view_s *name, view_s *value) {
   return false;
 }
 
-/* ---- Accept: RFC 9110 section 12.5.1 ---- */
+/* ---- Accept: RFC 9110 section 12.5.1 ----------------------------------- */
 
 /* A weight, `0` to `1` with at most three decimals (section 12.4.2). */
 static bool is_weight(view_s v) {
@@ -156,7 +156,7 @@ bool http_accepts_exactly(view_s accept, view_s type) {
   return false;
 }
 
-/* ---- status codes: RFC 9110 section 15, RFC 6585 ---- */
+/* ---- status codes: RFC 9110 section 15, RFC 6585 ----------------------- */
 
 const char *http_status_text(int status) {
   static const struct {

@@ -28,6 +28,7 @@ struct websocket_s {
   const websocket_handler_s *handler;
   intptr_t uuid;
   partial_s *partial; /* NULL between whole messages */
+  size_t owed;        /* bytes of answers to come */
   bool is_closing;    /* our Close is queued */
   bool is_suspended;  /* reading pauses until the queue has drained */
   _Alignas(max_align_t) char user[];
@@ -68,8 +69,12 @@ bool websocket_is_closing(const websocket_s *ws) {
 
 /* ---- writing ----------------------------------------------------------- */
 
+static bool is_full(const websocket_s *ws) {
+  return sock_pending(ws->uuid) + ws->owed >= settings.queue_limit / 2;
+}
+
 static void pause_reading(websocket_s *ws) {
-  if (ws->is_suspended || sock_pending(ws->uuid) < settings.queue_limit / 2)
+  if (ws->is_suspended || ws->is_closing || !is_full(ws))
     return;
   ws->is_suspended = true;
   facil_suspend_read(ws->uuid);
@@ -103,6 +108,17 @@ void websocket_write(websocket_s *ws, view_s data, bool is_text) {
     return;
   write_frame(ws, is_text ? WS_FIN_TEXT : WS_FIN_BINARY, data);
   pause_reading(ws);
+}
+
+void websocket_owe(websocket_s *ws, size_t bytes, bool is_owed) {
+  if (is_owed) {
+    ws->owed += bytes;
+    pause_reading(ws);
+  } else {
+    ws->owed -= bytes;
+    if (ws->is_suspended) /* there it is looked at again */
+      sock_want_ready(ws->uuid);
+  }
 }
 
 static void write_close(websocket_s *ws, uint16_t code, view_s reason) {
@@ -202,7 +218,8 @@ static void on_broken(websocket_s *ws, const ws_event_s *ev) {
   sock_close(ws->uuid);
 }
 
-/* Decode what was read. The connection may end in any of it. */
+/* Decode what was read. The connection may end in any of it, or have to wait
+ * before the rest of it is looked at. */
 static void decode(websocket_s *ws, partial_s *p, char *data, size_t len) {
   ws_event_s ev;
   size_t used;
@@ -220,6 +237,11 @@ static void decode(websocket_s *ws, partial_s *p, char *data, size_t len) {
       return;
     data += used;
     len -= used;
+    if (ws->is_suspended) {
+      if (sock_unread(uuid, data, len) < 0)
+        sock_abort(uuid, "out of memory");
+      return;
+    }
   }
 }
 
@@ -228,8 +250,22 @@ static bool is_whole(const partial_s *p) {
   return ws_decoder_is_idle(&p->decoder) && !p->message;
 }
 
+/* A peer that takes nothing for too long, whatever it sends meanwhile. */
+static bool is_stuck(intptr_t uuid) {
+  return sock_is_blocked(uuid) &&
+         sock_blocked_ms(uuid) >= settings.slow_timeout_ms;
+}
+
+static void abort_stuck(intptr_t uuid) {
+  sock_abort(uuid, "slow.timeout: nothing is read");
+}
+
 static void websocket_on_data(intptr_t uuid, protocol_s *protocol) {
   websocket_s *ws = websocket_cast(protocol);
+  if (is_stuck(uuid)) {
+    abort_stuck(uuid);
+    return;
+  }
   ssize_t n = sock_read(uuid, read_buffer, sizeof read_buffer);
   if (n <= 0)
     return;
@@ -255,7 +291,7 @@ static void websocket_on_data(intptr_t uuid, protocol_s *protocol) {
 
 static void websocket_on_ready(intptr_t uuid, protocol_s *protocol) {
   websocket_s *ws = websocket_cast(protocol);
-  if (ws->is_suspended && sock_pending(uuid) < settings.queue_limit / 2) {
+  if (ws->is_suspended && !is_full(ws)) {
     ws->is_suspended = false;
     facil_resume_read(uuid);
   }
@@ -275,8 +311,8 @@ static void websocket_ping(intptr_t uuid, protocol_s *protocol) {
   if (ws->is_closing)
     return;
   if (sock_is_blocked(uuid)) { /* progress of writing decides */
-    if (sock_blocked_ms(uuid) >= settings.slow_timeout_ms)
-      sock_abort(uuid, "slow.timeout: nothing is read");
+    if (is_stuck(uuid))
+      abort_stuck(uuid);
     return;
   }
   if (ws->handler->on_ping)
@@ -317,6 +353,29 @@ static const protocol_ops_s websocket_ops = {.service = "websocket",
 websocket_s *websocket_find(intptr_t uuid) {
   protocol_s *p = facil_protocol(uuid, websocket_ops.service);
   return p ? websocket_cast(p) : NULL;
+}
+
+typedef struct {
+  void (*task)(websocket_s *ws);
+} each_s;
+
+static void each_one(intptr_t uuid, protocol_s *p, void *arg) {
+  (void)uuid;
+  ((each_s *)arg)->task(websocket_cast(p));
+}
+
+static void each_done(intptr_t origin, void *arg) {
+  (void)origin;
+  free(arg);
+}
+
+void websocket_each(void (*task)(websocket_s *ws)) {
+  each_s *each = malloc(sizeof *each);
+  if (!each)
+    return;
+  each->task = task;
+  facil_each(.service = websocket_ops.service, .task = each_one, .arg = each,
+             .on_complete = each_done);
 }
 
 /* ---- the handshake ----------------------------------------------------- */

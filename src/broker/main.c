@@ -55,9 +55,8 @@ static bool gate(http_s *h) {
 static int on_start(void *udata) {
   (void)udata;
   const crier_config_s *c = &broker.config;
-  const engine_s *engine =
-      engine_local_start(broker.ring, (unsigned)facil_worker_id(),
-                         broker.birth);
+  const engine_s *engine = engine_local_start(
+      broker.ring, (unsigned)facil_worker_id(), broker.birth);
   if (!engine) {
     log_line(LOG_ERROR, "start", "error=\"%s\"", strerror(errno));
     return -1;
@@ -83,6 +82,11 @@ static int on_start(void *udata) {
                                  .message_max = c->message_max};
   dialects_set(&dialects);
   return 0;
+}
+
+static void on_shutdown(void *udata) {
+  (void)udata;
+  dialects_notice();
 }
 
 /* ---- in the master ----------------------------------------------------- */
@@ -166,12 +170,14 @@ static int serve(void) {
   if (listen_all() < 0 || make_ring(workers) < 0)
     return CRIER_EXIT_FAILED;
   return facil_run(.processes = workers, .master = true,
+                   .notice_ms = (uint32_t)c->drain_notice_ms,
                    .drain_ms = (uint32_t)c->drain_time_ms,
                    .watchdog_ms = (uint32_t)c->watchdog_ms,
                    .max_connections = (uint32_t)c->connections_max,
                    .no_uring = c->socket_uring == CONFIG_URING_OFF,
-                   .on_start = on_start, .on_running = on_running,
-                   .on_gone = on_gone, .on_check = on_check);
+                   .on_start = on_start, .on_shutdown = on_shutdown,
+                   .on_running = on_running, .on_gone = on_gone,
+                   .on_check = on_check);
 }
 
 int main(int argc, char **argv) {

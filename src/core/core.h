@@ -159,6 +159,7 @@ int loop_serve(const struct facil_run_args *args, int id, int control,
                _Atomic uint64_t *beat);
 int master_serve(const struct facil_run_args *args, uint16_t workers);
 void loop_set_master(void);
+bool loop_is_ending(void); /* told to stop, and the notice is over */
 
 /* tags of events that are no connection's: never a uuid, which is > 0 */
 #define TAG_LISTENER (UINT64_C(1) << 63 | UINT64_C(1) << 32)

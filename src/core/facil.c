@@ -33,6 +33,7 @@ static struct {
   uint64_t now_ms;
   int worker_id;
   bool is_master, draining, drained, stop_now;
+  uint64_t notice_until_ms; /* 0: the notice is over */
   uint64_t drain_until_ms;
   const struct facil_run_args *args;
   facil_engine_s engine;
@@ -59,6 +60,10 @@ void loop_set_master(void) {
 
 bool facil_is_draining(void) {
   return loop.draining;
+}
+
+bool loop_is_ending(void) {
+  return loop.draining && !loop.notice_until_ms;
 }
 
 int facil_set_engine(const facil_engine_s *engine) {
@@ -111,16 +116,27 @@ static void drain_begin(void) {
     return;
   }
   loop.draining = true;
-  loop.drain_until_ms = loop.now_ms + loop.args->drain_ms;
+  loop.notice_until_ms = loop.now_ms + loop.args->notice_ms;
+  loop.drain_until_ms = loop.notice_until_ms + loop.args->drain_ms;
   log_line(LOG_DEBUG, "drain", "worker=%d connections=%zu", loop.worker_id,
            service_total());
-  listen_end(true);
   if (loop.args->on_shutdown)
     loop.args->on_shutdown(loop.args->udata);
+}
+
+/* The notice is over: no more is taken in, and all that is open ends. */
+static void drain_now(void) {
+  loop.notice_until_ms = 0;
+  listen_end(true);
   conn_shutdown_all();
 }
 
 static void drain_check(void) {
+  if (loop.notice_until_ms) {
+    if (loop.now_ms >= loop.notice_until_ms)
+      drain_now();
+    return;
+  }
   bool stays = loop.has_engine && loop.engine.is_busy &&
                loop.engine.is_busy(loop.engine.arg);
   if (service_total() == 0 && !stays)
@@ -320,6 +336,7 @@ int loop_serve(const struct facil_run_args *args, int id, int control,
   loop.worker_id = id;
   loop.is_master = false;
   loop.draining = loop.drained = loop.stop_now = false;
+  loop.notice_until_ms = 0;
   loop.now_ms = clock_ms();
   int status = 1;
   if (sock_table_init(args->max_connections) < 0 || open_fds(control) < 0)

@@ -279,7 +279,7 @@ int facil_attach(intptr_t uuid, protocol_s *protocol) {
   conn_schedule(s);
   if (s->extra)
     facil_force_event(uuid);
-  if (facil_is_draining())
+  if (loop_is_ending())
     facil_defer(.uuid = uuid, .task = shutdown_one);
   return 0;
 }

@@ -113,7 +113,8 @@ static void stop(int status) {
   bool again = master.stopping;
   master.stopping = true;
   uint64_t now = clock_ms();
-  uint64_t by = now + (again ? 0 : master.args->drain_ms + 1000);
+  uint64_t by =
+      now + (again ? 0 : master.args->notice_ms + master.args->drain_ms + 1000);
   if (!again || by < master.kill_at_ms)
     master.kill_at_ms = by;
   if (!again)
