@@ -28,30 +28,18 @@ int pubsub_publish(const message_s *message,
 
 /* ---- delivery ---------------------------------------------------------- */
 
-static void end_reader(intptr_t uuid, protocol_s *p, void *arg) {
-  (void)p, (void)arg;
-  sock_abort(uuid, "out of memory: messages would be lost");
-}
-
-/* All readers of a run have everything: what comes is ahead of them all. */
-static void append(run_s *run, const message_s *m) {
-  if (tail_append(run, m) < 0) {
-    facil_each(.set = &run->readers, .task = end_reader);
-    return;
-  }
-  run->caught = 0;
-  facil_set_ready(&run->readers);
-}
-
 void pubsub_deliver(const message_s *m) {
   delivered_id = m->id;
   channel_s *c = channel_find(m->channel, m->hash);
   if (!c)
     return;
-  c->last_id = m->id;
   for (run_s *run = &c->first; run; run = run->next)
-    if (run->readers.count)
-      append(run, m);
+    if (run->readers.count) {
+      tail_append(run, m);
+      run->caught = 0; /* it is ahead of them all */
+      facil_set_ready(&run->readers);
+    }
+  c->last_id = m->id;
 }
 
 bool pubsub_can_take(void) {
@@ -141,8 +129,8 @@ static part_s part_from(const reader_s *r, subscription_s *s, uint64_t at,
   part_s part = {s, at, f->end, f->id, skips};
   uint64_t limit = at + tail_piece(s->run, at, s->run->end).len;
   while (part.to < limit) {
-    f = tail_frame(s->run, part.to);
-    if (f->id > until || (f->origin == r->uuid) != skips || f->end > limit)
+    f = tail_next(s->run, f);
+    if (f->id > until || (f->origin == r->uuid) != skips)
       break;
     part.to = f->end;
     part.id = f->id;
@@ -343,6 +331,8 @@ int reader_subscribe(reader_s *r, view_s name, uint64_t *cursor) {
   /* Count first, then take what is published so far, then join: whatever begins
    * after this call has returned finds the count. */
   uint64_t id = engine->watch(hash, &c->ref);
+  if (id > c->last_id)
+    c->last_id = id;
   s = subscription_new(r);
   if (s && join(r, s, c, id) == 0) {
     *cursor = id;
@@ -416,7 +406,8 @@ static void lap_channel(channel_s *c, void *arg) {
   if (!engine->is_newer(c->hash, c->last_id))
     return;
   for (run_s *run = &c->first; run; run = run->next)
-    if (run->readers.count && tail_gap(run, *to) == 0) {
+    if (run->readers.count) {
+      tail_lose(run);
       run->caught = 0;
       facil_set_ready(&run->readers);
     }

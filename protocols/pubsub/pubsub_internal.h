@@ -25,7 +25,7 @@ typedef struct run_s {
 struct channel_s {
   channel_s *next; /* in its bucket */
   uint64_t hash;
-  uint64_t last_id; /* delivered here; 0: none since the channel came */
+  uint64_t last_id; /* of its messages all up to this one came here */
   engine_ref_s ref;
   run_s first; /* most channels have readers of one kind */
   uint8_t name_len;
@@ -47,18 +47,20 @@ typedef struct {
 
 /* ---- tail.c ------------------------------------------------------------ */
 void tail_limits(size_t size, size_t total);
-/* Make the frame of `m` and append it. -1: no memory, and all that the tail
- * held is gone with it: its readers will find a gap. */
-int tail_append(run_s *run, const message_s *m);
+/* Make the frame of `m` and append it, before channel->last_id is m's. Without
+ * memory it is lost, with all that the tail held. */
+void tail_append(run_s *run, const message_s *m);
 void tail_free(run_s *run);
-/* Drop all frames, and leave a gap up to `id` for every reader. -1: no memory.
- */
-int tail_gap(run_s *run, uint64_t id);
+/* Something that has no frame came: every reader finds a gap, up to what
+ * channel->last_id is from here on. Takes no memory. */
+void tail_lose(run_s *run);
 uint64_t tail_start(const run_s *run);      /* first place that is kept */
-uint64_t tail_trimmed_id(const run_s *run); /* id of the last frame dropped */
+uint64_t tail_trimmed_id(const run_s *run); /* the last id that is not kept */
 bool tail_has_origins(const run_s *run);
 /* The frame that holds place `at` (start <= at < end). */
 const frame_s *tail_frame(const run_s *run, uint64_t at);
+/* The frame behind `f`, which is not the last one. */
+const frame_s *tail_next(const run_s *run, const frame_s *f);
 /* The bytes from `at` on that lie together, at most up to place `to`. */
 piece_s tail_piece(const run_s *run, uint64_t at, uint64_t to);
 bool tail_can_grow(void);          /* false: a full tail waits for its walk */

@@ -12,8 +12,9 @@
 #include "pubsub_internal.h"
 
 #define CHUNK_MIN 512u
-#define CHUNK_MAX 65536u
+#define CHUNK_MAX 65536u /* and no more than a part of a tail's size */
 #define FRAMES_INLINE 8
+#define KEEP_FRAMES 16 /* that a tail keeps beyond its size */
 
 typedef struct chunk_s {
   list_s by_age; /* of all chunks of this process */
@@ -26,25 +27,31 @@ typedef struct chunk_s {
 struct tail_s {
   run_s *run;
   chunk_s *oldest, *newest;
-  size_t bytes;   /* of all chunks, as allocated */
+  size_t bytes;   /* of all chunks as allocated, and of the index */
   uint64_t start; /* the first place kept */
   uint64_t trimmed_id;
   frame_s *frames; /* a ring */
   uint32_t at, used, cap;
   bool has_origins;
   list_s idle; /* in the list of those that are read by all */
+  list_s full; /* in the list of those that wait for their walk */
   frame_s inline_frames[FRAMES_INLINE];
 };
 
 static size_t size_limit = 256u << 10, total_limit = 64u << 20;
+static size_t chunk_max = CHUNK_MAX;
 static size_t total_bytes, tail_total;
 static list_s by_age = {&by_age, &by_age};
 static list_s idle = {&idle, &idle};
-static run_s *waited_for; /* a full tail whose walk is under way */
+static list_s full = {&full, &full};
+static bool has_rested; /* a turn has passed since their walks */
 
 void tail_limits(size_t size, size_t total) {
   size_limit = size;
   total_limit = total;
+  chunk_max = size / 4 < CHUNK_MIN   ? CHUNK_MIN
+              : size / 4 > CHUNK_MAX ? CHUNK_MAX
+                                     : size / 4;
 }
 
 static frame_s *frame_at(const tail_s *t, uint32_t i) {
@@ -57,18 +64,25 @@ static tail_s *tail_new(run_s *run) {
   tail_s *t = malloc(sizeof *t);
   if (!t)
     return NULL;
-  *t = (tail_s){.run = run, .start = run->end, .cap = FRAMES_INLINE};
+  *t = (tail_s){.run = run,
+                .start = run->end,
+                .trimmed_id = run->channel->last_id,
+                .cap = FRAMES_INLINE};
   t->frames = t->inline_frames;
   list_init(&t->idle);
+  list_init(&t->full);
   run->tail = t;
   tail_total++;
   return t;
 }
 
+static void count_bytes(tail_s *t, size_t more, size_t less) {
+  t->bytes += more - less;
+  total_bytes += more - less;
+}
+
 static void chunk_free(chunk_s *c) {
-  size_t bytes = sizeof *c + sizeof *c->buf + c->buf->cap;
-  c->tail->bytes -= bytes;
-  total_bytes -= bytes;
+  count_bytes(c->tail, 0, sizeof *c + sizeof *c->buf + c->buf->cap);
   list_remove(&c->by_age);
   facil_buf_unref(c->buf);
   free(c);
@@ -81,6 +95,7 @@ static void drop_oldest(tail_s *t) {
     t->trimmed_id = frame_at(t, 0)->id;
     t->at = (t->at + 1) & (t->cap - 1);
     t->used--;
+    count_bytes(t, 0, sizeof(frame_s));
   }
   t->start = end;
   t->oldest = c->next;
@@ -96,13 +111,12 @@ void tail_free(run_s *run) {
   while (t->oldest)
     drop_oldest(t);
   list_remove(&t->idle);
+  list_remove(&t->full);
   if (t->frames != t->inline_frames)
     free(t->frames);
   free(t);
   run->tail = NULL;
   tail_total--;
-  if (waited_for == run)
-    waited_for = NULL;
 }
 
 /* ---- the limits -------------------------------------------------------- */
@@ -111,34 +125,58 @@ static bool is_offered_to_all(const run_s *run) {
   return run->readers.left == 0;
 }
 
+static void wait_for_walk(tail_s *t) {
+  if (list_empty(&t->full))
+    list_push(&full, &t->full);
+  has_rested = false;
+}
+
+/* Whether dropping the oldest chunk leaves the last KEEP_FRAMES: large messages
+ * must not make every reader a slow one. */
+static bool can_drop(const tail_s *t) {
+  const chunk_s *next = t->oldest ? t->oldest->next : NULL;
+  return next && t->used > KEEP_FRAMES &&
+         frame_at(t, t->used - KEEP_FRAMES - 1)->end >= next->start;
+}
+
 static void trim(tail_s *t) {
-  if (t->bytes <= size_limit)
+  if (t->bytes <= size_limit || !can_drop(t))
     return;
   if (!is_offered_to_all(t->run)) {
-    waited_for = t->run;
+    wait_for_walk(t);
     return;
   }
-  while (t->oldest && t->bytes > size_limit)
+  while (t->bytes > size_limit && can_drop(t))
     drop_oldest(t);
 }
 
-/* Over the total the oldest chunks go first, whose ever they are. */
+/* Over the total the oldest chunks go first, whose ever they are. The oldest of
+ * all is the oldest of its tail. */
 static void trim_total(void) {
-  for (list_s *l = by_age.next, *next;
-       l != &by_age && total_bytes > total_limit; l = next) {
-    next = l->next;
-    tail_s *t = FACIL_CONTAINER(l, chunk_s, by_age)->tail;
-    if (is_offered_to_all(t->run))
-      drop_oldest(t); /* the oldest of all is the oldest of its tail */
-    else
-      waited_for = t->run;
+  while (total_bytes > total_limit && !list_empty(&by_age)) {
+    tail_s *t = FACIL_CONTAINER(by_age.next, chunk_s, by_age)->tail;
+    if (!is_offered_to_all(t->run)) {
+      wait_for_walk(t);
+      return;
+    }
+    drop_oldest(t);
   }
 }
 
+/* A quick reader that had something of its own to send when the walk came to it
+ * takes the offer in the turn after: so one more is let pass. */
 bool tail_can_grow(void) {
-  if (waited_for && is_offered_to_all(waited_for))
-    waited_for = NULL;
-  return !waited_for;
+  list_s *l;
+  for (l = full.next; l != &full; l = l->next)
+    if (!is_offered_to_all(FACIL_CONTAINER(l, tail_s, full)->run))
+      return false;
+  if (!list_empty(&full) && !has_rested) {
+    has_rested = true;
+    return false;
+  }
+  while ((l = list_shift(&full)))
+    trim(FACIL_CONTAINER(l, tail_s, full));
+  return true;
 }
 
 /* ---- growing ----------------------------------------------------------- */
@@ -163,8 +201,8 @@ static chunk_s *chunk_for(tail_s *t, size_t len) {
   if (last && len <= last->buf->cap - last->buf->len)
     return last;
   size_t cap = last ? 2 * last->buf->cap : CHUNK_MIN;
-  if (cap > CHUNK_MAX)
-    cap = CHUNK_MAX;
+  if (cap > chunk_max)
+    cap = chunk_max;
   if (cap < len)
     cap = len;
   chunk_s *c = malloc(sizeof *c);
@@ -179,44 +217,39 @@ static chunk_s *chunk_for(tail_s *t, size_t len) {
   else
     t->oldest = c;
   t->newest = c;
-  size_t bytes = sizeof *c + sizeof *buf + cap;
-  t->bytes += bytes;
-  total_bytes += bytes;
+  count_bytes(t, sizeof *c + sizeof *buf + cap, 0);
   list_push(&by_age, &c->by_age);
   return c;
 }
 
-int tail_gap(run_s *run, uint64_t id) {
-  tail_s *t = run->tail ? run->tail : tail_new(run);
-  if (!t)
-    return -1;
-  while (t->oldest)
-    drop_oldest(t);
+void tail_lose(run_s *run) {
+  tail_free(run);
   run->end++; /* a place that no frame fills: everyone is behind it */
-  t->start = run->end;
-  t->trimmed_id = id;
-  return 0;
 }
 
-int tail_append(run_s *run, const message_s *m) {
+void tail_append(run_s *run, const message_s *m) {
   tail_s *t = run->tail ? run->tail : tail_new(run);
-  if (!t)
-    return -1;
+  if (!t) {
+    tail_lose(run);
+    return;
+  }
   trim(t);
   trim_total();
   size_t len = run->kind->frame_size(m);
   chunk_s *c = chunk_for(t, len);
-  if (!c || (t->used == t->cap && grow_index(t) < 0))
-    return tail_gap(run, m->id);
+  if (!c || (t->used == t->cap && grow_index(t) < 0)) {
+    tail_lose(run);
+    return;
+  }
   run->kind->frame_write(m, c->buf->data + c->buf->len);
   c->buf->len += len;
   run->end += len;
   t->used++;
+  count_bytes(t, sizeof(frame_s), 0);
   *frame_at(t, t->used - 1) = (frame_s){m->id, run->end, m->origin};
   t->has_origins |= m->origin != 0;
   if (t->bytes > size_limit)
-    waited_for = run; /* until this has been offered to all */
-  return 0;
+    wait_for_walk(t); /* until this has been offered to all */
 }
 
 /* ---- reading ----------------------------------------------------------- */
@@ -226,7 +259,7 @@ uint64_t tail_start(const run_s *run) {
 }
 
 uint64_t tail_trimmed_id(const run_s *run) {
-  return run->tail ? run->tail->trimmed_id : 0;
+  return run->tail ? run->tail->trimmed_id : run->channel->last_id;
 }
 
 bool tail_has_origins(const run_s *run) {
@@ -246,6 +279,11 @@ const frame_s *tail_frame(const run_s *run, uint64_t at) {
       high = mid;
   }
   return frame_at(t, low);
+}
+
+const frame_s *tail_next(const run_s *run, const frame_s *f) {
+  const tail_s *t = run->tail;
+  return f + 1 == t->frames + t->cap ? t->frames : f + 1;
 }
 
 piece_s tail_piece(const run_s *run, uint64_t at, uint64_t to) {

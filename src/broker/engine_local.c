@@ -227,7 +227,10 @@ static uint64_t hash_of(view_s channel) {
 static uint64_t watch(uint64_t hash, engine_ref_s *ref) {
   chanref_s *r = (chanref_s *)(void *)ref;
   ring_subscribe(ring, hash, r);
-  while (take(READ_BYTES, READ_RECORDS) >= (int)READ_RECORDS)
+  ring_marks_s marks;
+  ring_marks(ring, &marks); /* what comes meanwhile is not waited for */
+  while (ring_last_id(ring) < marks.stable_id &&
+         take(READ_BYTES, READ_RECORDS) > 0)
     ;
   uint64_t last = ring_last_id(ring);
   return last > born ? last : born;
