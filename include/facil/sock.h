@@ -60,7 +60,8 @@ struct sock_write_args {
   size_t len;
   bool move; /* data was malloc'ed and is sock's from here on, also on failure;
               * `dealloc` (default: free) ends it when sent or dropped */
-  bool urgent; /* goes before all that has not begun to be sent */
+  bool urgent; /* goes before all that has not begun to be sent, and behind
+                * earlier urgent writes */
   void (*dealloc)(void *);
   facil_buf_s *shared; /* instead of data and len: one reference passes, also on
                         * failure; all of its `len` bytes are sent */
@@ -81,7 +82,7 @@ FACIL_PUBLIC FACIL_MUST_CHECK int sock_write(intptr_t uuid, const void *data,
 /* Bytes in the write queue, a kept rest of an offer included; 0 for none. */
 FACIL_PUBLIC size_t sock_pending(intptr_t uuid);
 
-/* Bytes that a write queue may hold, for connections opened from now on in this
+/* Bytes that a write queue may hold, from now on, of each connection of this
  * process. Default 16 MiB. */
 FACIL_PUBLIC void sock_set_queue_limit(size_t bytes);
 
@@ -95,10 +96,14 @@ FACIL_PUBLIC void sock_set_lowat(uint32_t bytes);
 /* Called from on_ready only, at most once a call: offer bytes that lie
  * elsewhere, in `n` pieces, each inside the shared buffer `owner[i]`. They are
  * sent behind all that is queued. How many left comes back by the protocol's
- * on_sent (see facil.h) before the flush phase of this turn ends; until then no
- * byte of them may move or be freed. Nothing is copied and no reference is
- * taken, but for the rest of a begun frame. `iov` and `owner` are read before
- * this returns. 0; -1: EBADF; EPIPE; EINVAL. */
+ * on_sent (see facil.h) before the flush phase of this turn ends, once for each
+ * offer, 0 if on_ready has written as well, unless the connection is lost
+ * meanwhile. Until on_sent has returned no byte of them may move or be freed.
+ * Nothing is copied and no reference is taken, but for the rest of a begun
+ * frame, which may reach over several pieces. `iov` and `owner` are read before
+ * this returns. 0; -1: EBADF; EPIPE, it is closing; EINVAL: not in on_ready,
+ * the second offer of a call, no or too many pieces, a piece without an owner.
+ */
 FACIL_PUBLIC FACIL_MUST_CHECK int sock_offer(intptr_t uuid,
                                              const struct iovec *iov,
                                              facil_buf_s *const *owner, int n);

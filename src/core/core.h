@@ -70,7 +70,7 @@ int sock_arm(slot_s *s, uint8_t mask); /* interest of epoll */
 void sock_mark_dirty(slot_s *s);
 void sock_lose(slot_s *s, const char *reason); /* OPENING…DRAINING -> CLOSED */
 void sock_shut(slot_s *s);    /* drained: end our half, or close */
-void sock_discard(slot_s *s); /* read and throw away in DRAINING */
+bool sock_discard(slot_s *s); /* in DRAINING; true: there is no more now */
 bool sock_forced_run(void);   /* on_data of forced connections */
 bool sock_has_forced(void);
 bool sock_reap(void); /* phase 9; true if it did anything */
@@ -83,9 +83,17 @@ bool sock_flush_dirty(uint32_t budget); /* true: some remain */
 bool sock_has_dirty(void);
 void sock_queue_free(slot_s *s);
 void sock_can_write(slot_s *s); /* OUT came */
+/* A send for the batch: of the queue (`by` is NULL) or of an offer. */
+typedef struct {
+  intptr_t uuid;
+  struct iovec iov;
+  protocol_s *by; /* who offered */
+  facil_buf_s *owner;
+  uint32_t slot;
+} batched_s;
+
 /* `sent` bytes (or -errno) of a batched send have left */
-void sock_batch_done(uint32_t index, intptr_t uuid, const struct iovec *iov,
-                     facil_buf_s *owner, ssize_t sent);
+void sock_batch_done(const batched_s *b, ssize_t sent);
 uint32_t sock_lowat(void);
 
 /* ---- sock_uring.c: many sends by one system call ----------------------- */
@@ -93,7 +101,7 @@ int uring_open(void); /* -1: not to be had here; plain send then */
 void uring_close(void);
 bool uring_is_open(void);
 /* Take a send into the batch; false: not possible now. */
-bool uring_send(slot_s *s, const struct iovec *iov, facil_buf_s *owner);
+bool uring_send(slot_s *s, const batched_s *b);
 void uring_flush(void); /* submit all, and call sock_batch_done for each */
 
 /* ---- sock_addr.c: addresses -------------------------------------------- */

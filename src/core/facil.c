@@ -178,9 +178,10 @@ static void on_connection(slot_s *s, uint8_t flags) {
   if (flags & EVIO_OUT)
     sock_can_write(s);
   if (s->state == SLOT_DRAINING) {
-    if (flags & (EVIO_IN | EVIO_HUP))
-      sock_discard(s);
-    if ((flags & EVIO_HUP) && s->uuid == uuid)
+    /* To close with unread bytes would be a reset, and might destroy what was
+     * sent: also when both ends are shut, all is read first. */
+    if ((flags & (EVIO_IN | EVIO_HUP)) && sock_discard(s) &&
+        (flags & EVIO_HUP) && s->uuid == uuid)
       sock_lose(s, NULL);
     return;
   }

@@ -208,21 +208,22 @@ int sock_unread(intptr_t uuid, const void *buf, size_t len) {
   return 0;
 }
 
-void sock_discard(slot_s *s) {
+bool sock_discard(slot_s *s) {
   char waste[16384];
   for (int i = 0; i < 4; i++) {
     ssize_t n = recv((int)sock_slot_index(s), waste, sizeof waste, 0);
     if (n > 0)
       continue;
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
-      return;
+      return true;
     s->eof = true;
     if (n < 0 || s->shut)
       sock_lose(s, NULL);
     else
       (void)sock_arm(s, s->mask & (uint8_t)~EVIO_IN);
-    return;
+    return true;
   }
+  return false;
 }
 
 /* ---- forced events ----------------------------------------------------- */

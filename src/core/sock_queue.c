@@ -24,7 +24,8 @@ typedef struct packet_s {
   size_t cap;              /* of bytes[], 0 if data lies elsewhere */
   facil_buf_s *shared;     /* a reference, or NULL */
   void (*dealloc)(void *); /* for moved data, or NULL */
-  bool begun;              /* nothing may go before it */
+  bool begun;              /* the rest of a frame: nothing may go before it */
+  bool batched;            /* nor before this, until its batch is done */
   bool borrowed;           /* the rest of a frame that others hold too: not this
                             * connection's memory, and not counted against its limit */
   char bytes[];
@@ -32,7 +33,8 @@ typedef struct packet_s {
 
 struct sock_queue_s {
   packet_s *head, *tail;
-  size_t bytes; /* not yet sent, but for what is borrowed */
+  packet_s *urgent; /* the last urgent one, or NULL */
+  size_t bytes;     /* not yet sent, but for what is borrowed */
 };
 
 static size_t queue_limit = 16u << 20;
@@ -44,6 +46,7 @@ static uint32_t dirty_head = SLOT_NONE, dirty_tail = SLOT_NONE;
 /* The offer being made by on_ready. */
 static struct {
   slot_s *slot;
+  protocol_s *by;
   struct iovec iov[SOCK_OFFER_MAX];
   facil_buf_s *owner[SOCK_OFFER_MAX];
   int n;
@@ -111,20 +114,22 @@ static void queue_append(sock_queue_s *q, packet_s *p) {
   q->bytes += p->len;
 }
 
+/* Put `p` in at `*at`. */
+static void queue_insert(sock_queue_s *q, packet_s **at, packet_s *p) {
+  p->next = *at;
+  *at = p;
+  if (!p->next)
+    q->tail = p;
+  if (!p->borrowed)
+    q->bytes += p->len;
+}
+
 static void queue_urgent(sock_queue_s *q, packet_s *p) {
-  packet_s *head = q->head;
-  if (head && (head->begun || head->at)) {
-    p->next = head->next;
-    head->next = p;
-    if (q->tail == head)
-      q->tail = p;
-  } else {
-    p->next = head;
-    q->head = p;
-    if (!q->tail)
-      q->tail = p;
-  }
-  q->bytes += p->len;
+  packet_s **at = q->urgent ? &q->urgent->next : &q->head;
+  while (*at && ((*at)->begun || (*at)->at || (*at)->batched))
+    at = &(*at)->next;
+  queue_insert(q, at, p);
+  q->urgent = p;
 }
 
 void sock_queue_free(slot_s *s) {
@@ -159,7 +164,7 @@ static int refuse(struct sock_write_args *a, int error) {
 static bool joins_tail(sock_queue_s *q, const struct sock_write_args *a) {
   packet_s *t = q->tail;
   if (!t || a->move || a->shared || a->urgent || t->data != t->bytes ||
-      t->begun || a->len > t->cap - t->len)
+      t->begun || t->batched || t == q->urgent || a->len > t->cap - t->len)
     return false;
   memcpy(t->bytes + t->len, a->data, a->len);
   t->len += a->len;
@@ -291,6 +296,8 @@ static void queue_sent(slot_s *s, size_t n) {
     if (took < left)
       return;
     q->head = p->next;
+    if (q->urgent == p)
+      q->urgent = NULL;
     packet_free(p);
   }
   if (q->head)
@@ -357,9 +364,10 @@ static bool flush_queue(slot_s *s) {
   return true;
 }
 
-/* The rest of a begun frame becomes the connection's own: copied if short, else
- * by reference. */
-static void keep_rest(slot_s *s, const char *data, size_t len,
+/* The rest of a begun frame becomes the connection's own, before all that it
+ * has, but for the `*after` that was kept already: copied if short, else by
+ * reference. */
+static void keep_rest(slot_s *s, packet_s **after, const char *data, size_t len,
                       facil_buf_s *owner) {
   sock_queue_s *q = queue_of(s);
   bool copies = len <= KEEP_COPY;
@@ -377,23 +385,17 @@ static void keep_rest(slot_s *s, const char *data, size_t len,
     p->shared = facil_buf_ref(owner);
     p->borrowed = true;
   }
-  p->next = q->head;
-  q->head = p;
-  if (!q->tail)
-    q->tail = p;
-  if (!p->borrowed)
-    q->bytes += len;
+  queue_insert(q, *after ? &(*after)->next : &q->head, p);
+  *after = p;
 }
 
-/* `sent` bytes of the offer in `iov` are gone: tell the protocol, keep the rest
- * of a frame. */
-static void offer_sent(slot_s *s, const struct iovec *iov,
+/* `sent` bytes of the offer in `iov` are gone: tell the protocol that made it,
+ * also if another one has taken over, and keep the rest of a frame. */
+static void offer_sent(slot_s *s, protocol_s *by, const struct iovec *iov,
                        facil_buf_s *const *owner, int n, size_t sent) {
-  const protocol_ops_s *ops = s->protocol->ops;
-  size_t rest = ops->on_sent ? ops->on_sent(s->uuid, s->protocol, sent) : 0;
-  if (s->uuid <= 0)
-    return;
-  for (int i = 0; i < n && rest; i++) {
+  size_t rest = by->ops->on_sent ? by->ops->on_sent(s->uuid, by, sent) : 0;
+  packet_s *kept = NULL;
+  for (int i = 0; i < n && rest && s->uuid > 0; i++) {
     if (sent >= iov[i].iov_len) {
       sent -= iov[i].iov_len;
       continue;
@@ -401,26 +403,25 @@ static void offer_sent(slot_s *s, const struct iovec *iov,
     size_t here = iov[i].iov_len - sent;
     if (here > rest)
       here = rest;
-    /* A frame lies in one piece, so this runs once. */
-    keep_rest(s, (const char *)iov[i].iov_base + sent, here, owner[i]);
+    keep_rest(s, &kept, (const char *)iov[i].iov_base + sent, here, owner[i]);
     rest -= here;
     sent = 0;
   }
 }
 
-void sock_batch_done(uint32_t index, intptr_t uuid, const struct iovec *iov,
-                     facil_buf_s *owner, ssize_t sent) {
-  slot_s *s = sock_slot_at(index);
+void sock_batch_done(const batched_s *b, ssize_t sent) {
+  slot_s *s = sock_slot_at(b->slot);
   s->in_batch = false;
-  if (s->uuid != uuid)
+  if (s->uuid != b->uuid)
     return;
-  if (!owner) { /* its own queue */
+  if (!b->by) { /* its own queue */
+    s->queue->head->batched = false;
     if (sent > 0)
       queue_sent(s, (size_t)sent);
   } else {
-    offer_sent(s, iov, &owner, 1, sent > 0 ? (size_t)sent : 0);
+    offer_sent(s, b->by, &b->iov, &b->owner, 1, sent > 0 ? (size_t)sent : 0);
   }
-  if (s->uuid != uuid || !sent_all(s, sent, iov->iov_len))
+  if (s->uuid != b->uuid || !sent_all(s, sent, b->iov.iov_len))
     return;
   if (s->queue || s->want_ready || s->state == SLOT_DRAINING)
     sock_mark_dirty(s);
@@ -428,13 +429,15 @@ void sock_batch_done(uint32_t index, intptr_t uuid, const struct iovec *iov,
 
 static void send_offer(slot_s *s) {
   int n = offer.n;
-  if (n == 1 && uring_send(s, offer.iov, offer.owner[0]))
+  batched_s b = {s->uuid, offer.iov[0], offer.by, offer.owner[0],
+                 sock_slot_index(s)};
+  if (n == 1 && uring_send(s, &b))
     return;
   size_t total = 0;
   for (int i = 0; i < n; i++)
     total += offer.iov[i].iov_len;
   ssize_t r = send_iov(s, offer.iov, n);
-  offer_sent(s, offer.iov, offer.owner, n, r > 0 ? (size_t)r : 0);
+  offer_sent(s, offer.by, offer.iov, offer.owner, n, r > 0 ? (size_t)r : 0);
   if (s->uuid > 0)
     (void)sent_all(s, r, total);
 }
@@ -445,10 +448,18 @@ int sock_offer(intptr_t uuid, const struct iovec *iov,
     errno = sock_slot(uuid) ? EINVAL : EBADF;
     return -1;
   }
-  if (offer.n || n < 1 || n > SOCK_OFFER_MAX) {
+  if (offer.slot->state == SLOT_DRAINING) {
+    errno = EPIPE;
+    return -1;
+  }
+  bool is_wrong = offer.n || n < 1 || n > SOCK_OFFER_MAX;
+  for (int i = 0; !is_wrong && i < n; i++)
+    is_wrong = !owner[i];
+  if (is_wrong) {
     errno = EINVAL;
     return -1;
   }
+  offer.by = offer.slot->protocol;
   memcpy(offer.iov, iov, (size_t)n * sizeof *iov);
   memcpy(offer.owner, owner, (size_t)n * sizeof *owner);
   offer.n = n;
@@ -460,11 +471,11 @@ static bool batch_queue(slot_s *s) {
   packet_s *p = s->queue->head;
   if (!p || p->next)
     return false;
-  struct iovec iov = {(void *)(uintptr_t)(p->data + p->at), p->len - p->at};
-  if (!uring_send(s, &iov, NULL))
-    return false;
-  p->begun = true; /* nothing goes before it, nothing joins it */
-  return true;
+  batched_s b = {.uuid = s->uuid,
+                 .iov = {(void *)(uintptr_t)(p->data + p->at), p->len - p->at},
+                 .slot = sock_slot_index(s)};
+  p->batched = uring_send(s, &b);
+  return p->batched;
 }
 
 void sock_flush(slot_s *s, bool ready) {
@@ -494,10 +505,12 @@ void sock_flush(slot_s *s, bool ready) {
   offer.slot = NULL;
   if (!offer.n || s->uuid <= 0)
     return;
-  if (s->queue) /* on_ready has written too: that goes first */
-    s->want_ready = true;
-  else
+  if (s->queue) { /* on_ready has written too: that goes first */
+    s->want_ready = s->state == SLOT_OPEN;
+    offer_sent(s, offer.by, offer.iov, offer.owner, offer.n, 0);
+  } else {
     send_offer(s);
+  }
 }
 
 void sock_can_write(slot_s *s) {

@@ -11,16 +11,9 @@
 
 #define BATCH 1024
 
-typedef struct {
-  intptr_t uuid;
-  struct iovec iov;
-  facil_buf_s *owner;
-  uint32_t slot;
-} entry_s;
-
 static struct io_uring ring;
 static bool is_open;
-static entry_s entries[BATCH];
+static batched_s entries[BATCH];
 static unsigned count;
 
 int uring_open(void) {
@@ -55,7 +48,7 @@ bool uring_is_open(void) {
   return is_open;
 }
 
-bool uring_send(slot_s *s, const struct iovec *iov, facil_buf_s *owner) {
+bool uring_send(slot_s *s, const batched_s *b) {
   if (!is_open)
     return false;
   if (count == BATCH)
@@ -63,8 +56,8 @@ bool uring_send(slot_s *s, const struct iovec *iov, facil_buf_s *owner) {
   struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
   if (!sqe)
     return false;
-  entries[count] = (entry_s){s->uuid, *iov, owner, sock_slot_index(s)};
-  io_uring_prep_send(sqe, (int)sock_slot_index(s), iov->iov_base, iov->iov_len,
+  entries[count] = *b;
+  io_uring_prep_send(sqe, (int)b->slot, b->iov.iov_base, b->iov.iov_len,
                      MSG_NOSIGNAL | MSG_DONTWAIT);
   io_uring_sqe_set_data64(sqe, count);
   s->in_batch = true;
@@ -76,9 +69,9 @@ static unsigned take_results(void) {
   struct io_uring_cqe *cqe;
   unsigned head, n = 0;
   io_uring_for_each_cqe(&ring, head, cqe) {
-    entry_s e = entries[cqe->user_data];
+    batched_s b = entries[cqe->user_data];
     n++;
-    sock_batch_done(e.slot, e.uuid, &e.iov, e.owner, cqe->res);
+    sock_batch_done(&b, cqe->res);
   }
   io_uring_cq_advance(&ring, n);
   return n;
@@ -107,8 +100,8 @@ void uring_close(void) {}
 bool uring_is_open(void) {
   return false;
 }
-bool uring_send(slot_s *s, const struct iovec *iov, facil_buf_s *owner) {
-  (void)s, (void)iov, (void)owner;
+bool uring_send(slot_s *s, const batched_s *b) {
+  (void)s, (void)b;
   return false;
 }
 void uring_flush(void) {}
