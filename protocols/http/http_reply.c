@@ -17,8 +17,7 @@
 #include <time.h>
 
 #define HTTP_FRONT_MAX 96
-#define SMALL_MAX ((size_t)8192) /* an answer up to this is copied into sock   \
-                                  */
+#define SMALL_MAX ((size_t)8192) /* up to this, an answer is copied */
 #define SPARE_MAX 1024
 #define DATE_LEN (sizeof "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n" - 1)
 #define DETAIL_MAX 512
@@ -213,14 +212,6 @@ static bool is_last(const http_s *h) {
   return facil_is_draining() && !has_more;
 }
 
-/* Whether sock would take `size` bytes for `c`. It takes anything as long as
- * its queue is below a limit that is not known here; only of an empty one this
- * is sure, and a refused answer of more than SMALL_MAX would be lost. */
-static bool is_taken(const http_conn_s *c, size_t size) {
-  size_t pending = sock_pending(c->uuid);
-  return size <= SMALL_MAX ? pending < HTTP_PENDING_MAX : pending == 0;
-}
-
 /* The answer of c->first was given to sock: `error` is how that went. False: it
  * has to wait. */
 static bool has_left(http_conn_s *c, bool closes, int error) {
@@ -245,7 +236,7 @@ static bool has_left(http_conn_s *c, bool closes, int error) {
 static bool write_now(http_s *h, const struct http_answer *a, size_t size) {
   static char small[SMALL_MAX];
   http_conn_s *c = h->conn;
-  if (!is_taken(c, size))
+  if (sock_pending(c->uuid) >= HTTP_PENDING_MAX)
     return false;
   bool closes = h->closes || is_last(h);
   char *data = size <= SMALL_MAX ? small : (char *)malloc(size);
@@ -268,18 +259,18 @@ static void keep(http_s *h, const struct http_answer *a, size_t size) {
 }
 
 /* Put the front before the rest of a kept answer and write it. False: it has to
- * wait. */
+ * wait. What is moved would be lost if sock refused it; an empty queue refuses
+ * nothing. */
 static bool write_kept(http_s *h) {
   http_conn_s *c = h->conn;
-  size_t size = HTTP_FRONT_MAX + h->kept_len;
-  if (!is_taken(c, size))
+  bool moves = HTTP_FRONT_MAX + h->kept_len > SMALL_MAX;
+  if (sock_pending(c->uuid) >= (moves ? 1 : HTTP_PENDING_MAX))
     return false;
   bool closes = h->closes || is_last(h);
   char front[HTTP_FRONT_MAX];
   size_t n = (size_t)(put_front(front, h, closes) - front);
   char *rest = h->kept + HTTP_FRONT_MAX, *data = rest - n;
-  bool moves = size > SMALL_MAX; /* what is freed begins where it was made */
-  if (moves)
+  if (moves) /* what is freed begins where it was made */
     data = (char *)memmove(h->kept + n, rest, h->kept_len) - n;
   memcpy(data, front, n);
   if (moves)

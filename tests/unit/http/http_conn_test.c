@@ -36,6 +36,7 @@ int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
  */
 
 #define PARKED_MAX 256
+#define PARKED_LEN 2000 /* of the answer */
 
 static http_s *parked[PARKED_MAX];
 static size_t parked_count;
@@ -81,8 +82,9 @@ static void on_park(http_s *h, view_s segment) {
 static void on_release(http_s *h, view_s segment) {
   (void)segment;
   while (parked_count) {
-    char body[32];
-    int n = snprintf(body, sizeof body, "parked %zu", parked_count - 1);
+    char name[32], body[PARKED_LEN + 1];
+    snprintf(name, sizeof name, "parked %zu", parked_count - 1);
+    int n = snprintf(body, sizeof body, "%-*s", PARKED_LEN, name);
     reply_text(parked[--parked_count], view_of(body, (size_t)n));
   }
   reply_text(h, VIEW_LIT("released"));
@@ -496,7 +498,7 @@ static stats_s wait_for(int fd, size_t n) {
        s = stats_of(fd))
     sleep_ms(5);
   cr_assert_eq(s.http, n, "%zu connections", s.http);
-  return s;
+  return stats_of(fd); /* descriptors go at the end of a turn */
 }
 
 static void release_parked(int fd) {
@@ -708,8 +710,9 @@ Test(http_conn, answers_given_backwards_come_forwards) {
     send_text(fd, GET("/park"));
   send_text(fd, GET("/release"));
   for (int i = 0; i < 40; i++) {
-    char out[128];
-    snprintf(out, sizeof out, OK("%d", "parked %d"), i < 10 ? 8 : 9, i);
+    char name[32], out[PARKED_LEN + 128];
+    snprintf(name, sizeof name, "parked %d", i);
+    snprintf(out, sizeof out, OK("%d", "%-*s"), PARKED_LEN, PARKED_LEN, name);
     expect_answer(fd, out);
   }
   expect_answer(fd, OK("8", "released"));
@@ -719,12 +722,12 @@ Test(http_conn, answers_given_backwards_come_forwards) {
 Test(http_conn, large_answers_keep_their_place) {
   size_t got;
   int fd = dial();
-  send_text(fd, "POST /later/20 HTTP/1.1\r\n" H
-                "Content-Length: 1\r\n\r\n1" GET("/big/200000") GET("/hello")
-                    GET("/big/100000") GET("/hello"));
+  send_text(fd, "POST /later/20 HTTP/1.1\r\n" H "Content-Length: 1\r\n\r\n1");
+  send_text(fd,
+            GET("/big/200000") GET("/big/100000") GET("/hello") GET("/hello"));
   shutdown(fd, SHUT_WR);
   char *text = receive(fd, UNTIL_END, &got), *at = text;
-  static const size_t lens[] = {1, 200000, 5, 100000, 5};
+  static const size_t lens[] = {1, 200000, 100000, 5, 5};
   for (size_t i = 0; i < 5; i++) {
     at = strstr(at, "Content-Length: ");
     cr_assert_not_null(at);
@@ -1250,8 +1253,8 @@ static void expect_end_within(int fd, uint64_t from, uint64_t to,
   free(text);
 }
 
-/* Send `in` again and again, a byte each `ms`, until the server says something.
- * How long that took. */
+/* Send `in`, then its end again and again, a byte each `ms`, until the server
+ * says something. How long that took. */
 static uint64_t trickle(int fd, const char *in, size_t repeat_from, int ms) {
   uint64_t begun = now_ms();
   for (size_t at = 0;; at = in[at + 1] ? at + 1 : repeat_from) {
@@ -1266,6 +1269,10 @@ Test(http_time, H16_a_head_that_trickles_in_is_late_by_the_whole_of_it) {
   start_with(400, 60000, 0);
   int fd = dial();
   uint64_t took = trickle(fd, "GET /hello HTTP/1.1\r\nX: aaaaaaaaa", 25, 30);
+  cr_assert(took >= 390 && took < 1500, "%zu ms", (size_t)took);
+  expect_end_within(fd, 0, 1000, "HTTP/1.1 408 Request Timeout\r\n");
+  fd = dial(); /* faster than a clock that starts anew with each byte */
+  took = trickle(fd, "GET /hello HTTP/1.1\r\nX: aaaaaaaaa", 25, 1);
   cr_assert(took >= 390 && took < 1500, "%zu ms", (size_t)took);
   expect_end_within(fd, 0, 1000, "HTTP/1.1 408 Request Timeout\r\n");
   fd = dial(); /* the same on a connection that was used */
