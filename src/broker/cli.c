@@ -221,7 +221,8 @@ static const char settings_text[] =
     "also\n"
     "stand in the environment: CRIER_MESSAGE_MAX for message.max; addresses "
     "are\n"
-    "separated by commas there. The command line wins.\n"
+    "separated by commas there, history rules by semicolons. The command line\n"
+    "wins.\n"
     "\n"
     "settings, with their defaults:\n";
 
@@ -232,7 +233,7 @@ static void print_settings(FILE *file) {
   for (size_t i = 0; i < n; i++) {
     const char *value = config_placeholder(&s[i], space, sizeof space);
     fprintf(file, "  --%s%s%s (%s)\n      %s\n", s[i].name, *value ? " " : "",
-            value, s[i].usual, s[i].help);
+            value, *s[i].usual ? s[i].usual : "none", s[i].help);
   }
 }
 
@@ -244,7 +245,7 @@ static void print_check(const crier_config_s *config, FILE *file) {
   char value[CONFIG_VALUE_MAX];
   for (size_t i = 0; i < n; i++) {
     config_format(config, &s[i], value, sizeof value);
-    fprintf(file, "%s = %s (%s)\n", s[i].name, value,
+    fprintf(file, "%s = %s (%s)\n", s[i].name, *value ? value : "none",
             origins[config_from(config, &s[i])]);
   }
 }

@@ -28,6 +28,7 @@
 /* ---- The table --------------------------------------------------------- */
 
 static const char *const slow_choices[] = {"skip", "close", NULL};
+static const char *const full_choices[] = {"evict", "refuse", NULL};
 static const char *const uring_choices[] = {"auto", "off", NULL};
 static const char *const log_choices[] = {"error", "warn", "info", "debug",
                                           NULL};
@@ -35,62 +36,88 @@ static const char *const log_choices[] = {"error", "warn", "info", "debug",
 #define AT(member) offsetof(crier_config_s, member)
 
 static const config_setting_s settings[] = {
-    {"listen", CONFIG_LISTEN, AT(listen), "127.0.0.1:8080", 0, 0, NULL, NULL,
+    {"listen", CONFIG_LISTEN, AT(listen), "127.0.0.1:8080", 0, 0, NULL,
      "where to listen; may be given several times"},
-    {"workers", CONFIG_UINT, AT(workers), "0", 0, 64, NULL, NULL,
+    {"workers", CONFIG_UINT, AT(workers), "0", 0, 64, NULL,
      "worker processes; 0 is one per usable core"},
-    {"open", CONFIG_BOOL, AT(open), "false", 0, 0, NULL, NULL,
+    {"open", CONFIG_BOOL, AT(open), "false", 0, 0, NULL,
      "serve every address, name and proxy, not only loopback"},
     {"message.max", CONFIG_SIZE, AT(message_max), "1MiB", 1, 256 * MIB, NULL,
-     NULL, "largest message and largest body of a request"},
+     "largest message and largest body of a request"},
     {"ring.size", CONFIG_SIZE, AT(ring_size), "16MiB", 64 * KIB, 8 * GIB, NULL,
-     NULL, "memory that the workers share; 16 x message.max or more"},
+     "memory that the workers share; 16 x message.max or more"},
     {"tail.size", CONFIG_SIZE, AT(tail_size), "256KiB", 4 * KIB, GIB, NULL,
-     NULL, "ready frames kept per channel and kind of reader"},
+     "ready frames kept per channel and kind of reader; at least 16 messages"},
     {"tail.total", CONFIG_SIZE, AT(tail_total), "64MiB", 64 * KIB, 64 * GIB,
-     NULL, NULL, "ready frames kept per worker"},
+     NULL, "ready frames kept per worker"},
     {"queue.limit", CONFIG_SIZE, AT(queue_limit), "64KiB", 4 * KIB, 64 * MIB,
-     NULL, NULL, "answers and control frames that wait on a connection"},
-    {"slow", CONFIG_ENUM, AT(slow), "skip", 0, 0, slow_choices, NULL,
+     NULL, "answers and control frames that wait on a connection"},
+    {"slow", CONFIG_ENUM, AT(slow), "skip", 0, 0, slow_choices,
      "a reader that falls behind skips messages or is closed"},
     {"slow.timeout", CONFIG_DURATION, AT(slow_timeout_ms), "60s", SECOND,
-     24 * HOUR, NULL, NULL,
-     "a reader that takes no byte for so long is closed"},
+     24 * HOUR, NULL, "a reader that takes no byte for so long is closed"},
     {"http.header_bytes", CONFIG_SIZE, AT(http_header_bytes), "16KiB", KIB, MIB,
-     NULL, NULL, "request line and header of a request (else 431)"},
+     NULL, "request line and header of a request (else 431)"},
     {"http.header_count", CONFIG_UINT, AT(http_header_count), "128", 8, 1024,
-     NULL, NULL, "header fields of a request (else 431)"},
-    {"http.url", CONFIG_SIZE, AT(http_url), "8KiB", 64, 64 * KIB, NULL, NULL,
+     NULL, "header fields of a request (else 431)"},
+    {"http.url", CONFIG_SIZE, AT(http_url), "8KiB", 64, 64 * KIB, NULL,
      "target of a request (else 414)"},
     {"http.timeout", CONFIG_DURATION, AT(http_timeout_ms), "10s", 100, HOUR,
-     NULL, NULL, "time to send the head of a request (else 408)"},
+     NULL, "time to send the head of a request (else 408)"},
     {"http.idle", CONFIG_DURATION, AT(http_idle_ms), "60s", 100, 24 * HOUR,
-     NULL, NULL, "time that a connection may rest between requests"},
+     NULL, "time that a connection may rest between requests"},
     {"ws.ping", CONFIG_DURATION, AT(ws_ping_ms), "25s", 100, 24 * HOUR, NULL,
-     NULL, "silence after which a WebSocket is pinged"},
+     "silence after which a WebSocket is pinged"},
     {"ws.close_timeout", CONFIG_DURATION, AT(ws_close_timeout_ms), "2s", 100,
-     MINUTE, NULL, NULL, "time to answer a Close frame"},
+     MINUTE, NULL, "time to answer a Close frame"},
     {"ws.fragments", CONFIG_UINT, AT(ws_fragments), "131072", 1, 16777216, NULL,
-     NULL, "fragments of one message"},
-    {"history.count", CONFIG_UINT, AT(history_count), "0", 0, 0, NULL,
-     "history is not in this version", "messages kept per channel; only 0"},
+     "fragments of one message"},
+    {"sse.keepalive", CONFIG_DURATION, AT(sse_keepalive_ms), "25s", 100,
+     24 * HOUR, NULL, "silence after which an event stream gets a comment"},
+    {"sse.retry", CONFIG_DURATION, AT(sse_retry_ms), "1s", 100, HOUR, NULL,
+     "time after which an event stream is to come again"},
+    {"poll.max_wait", CONFIG_DURATION, AT(poll_max_wait_ms), "60s", 100, HOUR,
+     NULL, "time that a request for messages may wait for one"},
+    {"history.count", CONFIG_UINT, AT(history_count), "1000", 0,
+     UINT64_C(1) << 32, NULL, "messages kept per channel; 0 is none"},
+    {"history.bytes", CONFIG_SIZE, AT(history_bytes), "1MiB", 0, 1024 * GIB,
+     NULL, "bodies kept per channel; 0 is as many as history.count allows"},
+    {"history.age", CONFIG_DURATION, AT(history_age_ms), "10m", 0, 87600 * HOUR,
+     NULL, "time that a message is kept; 0 is no limit"},
+    {"history.rule", CONFIG_TEXTS, AT(history_rule), "", 1,
+     CONFIG_TEXTS_SIZE - 1, NULL,
+     "a channel pattern with its own history: "
+     "'PATTERN count=N bytes=SIZE age=TIME slow=skip|close'"},
+    {"store", CONFIG_TEXT, AT(store), "memory", 1, CONFIG_TEXT_SIZE - 1, NULL,
+     "where history is kept: memory, or the file of a durable store"},
+    {"store.size", CONFIG_SIZE, AT(store_size), "1GiB", 16 * MIB, 1024 * GIB,
+     NULL, "most that the store may take"},
+    {"store.full", CONFIG_ENUM, AT(store_full), "evict", 0, 0, full_choices,
+     "a full store drops the oldest messages or refuses new ones"},
+    {"idempotency.window", CONFIG_DURATION, AT(idempotency_window_ms), "10m", 0,
+     24 * HOUR, NULL,
+     "time that an idempotency key is remembered; 0 is not at all"},
+    {"replay.limit", CONFIG_UINT, AT(replay_limit), "1000", 1, 100000, NULL,
+     "messages of one answer to a request for history"},
+    {"batch.max", CONFIG_UINT, AT(batch_max), "1000", 1, 100000, NULL,
+     "items of one batch"},
     {"channels.per_connection", CONFIG_UINT, AT(channels_per_connection), "256",
-     1, 65536, NULL, NULL, "channels that one connection may subscribe to"},
+     1, 65536, NULL, "channels that one connection may subscribe to"},
     {"connections.max", CONFIG_UINT, AT(connections_max), "0", 0, 16777216,
-     NULL, NULL, "connections per worker; 0 is from the descriptor limit"},
+     NULL, "connections per worker; 0 is from the descriptor limit"},
     {"drain.notice", CONFIG_DURATION, AT(drain_notice_ms), "0s", 0, HOUR, NULL,
-     NULL, "time between telling clients of a shutdown and its start"},
+     "time between telling clients of a shutdown and its start"},
     {"drain.time", CONFIG_DURATION, AT(drain_time_ms), "10s", 0, 24 * HOUR,
-     NULL, NULL, "time that a shutdown may take"},
+     NULL, "time that a shutdown may take"},
     {"watchdog", CONFIG_DURATION, AT(watchdog_ms), "3s", 500, 10 * MINUTE, NULL,
-     NULL, "a worker that stands still for so long is replaced"},
+     "a worker that stands still for so long is replaced"},
     {"socket.lowat", CONFIG_SIZE, AT(socket_lowat), "16KiB", KIB, 16 * MIB,
-     NULL, NULL, "unsent bytes that the kernel holds per connection"},
+     NULL, "unsent bytes that the kernel holds per connection"},
     {"socket.uring", CONFIG_ENUM, AT(socket_uring), "auto", 0, 0, uring_choices,
-     NULL, "send by io_uring where the kernel has it"},
+     "send by io_uring where the kernel has it"},
     {"socket.file_mode", CONFIG_MODE, AT(socket_file_mode), "0660", 0, 0777,
-     NULL, NULL, "permissions of a Unix socket, octal"},
-    {"log.level", CONFIG_ENUM, AT(log_level), "info", 0, 0, log_choices, NULL,
+     NULL, "permissions of a Unix socket, octal"},
+    {"log.level", CONFIG_ENUM, AT(log_level), "info", 0, 0, log_choices,
      "the least important lines that are still logged"},
 };
 
@@ -306,8 +333,6 @@ static int set_number(void *member, const config_setting_s *s,
     return refuse(r, "'%s' is not %s", config_shown(value, shown),
                   noun_of(s->type));
   if (result == READ_TOO_BIG || v < s->min || v > s->max) {
-    if (s->beyond)
-      return refuse(r, "%s", s->beyond);
     format_number(s->type, s->min, min, sizeof min);
     format_number(s->type, s->max, max, sizeof max);
     return refuse(r, "'%s' is out of range (%s to %s)",
@@ -349,6 +374,73 @@ static int set_enum(void *member, const config_setting_s *s, const char *value,
     }
   join_choices(s, ", ", all, sizeof all);
   return refuse(r, "'%s' is none of %s", config_shown(value, shown), all);
+}
+
+/* ---- Texts and lists of them ------------------------------------------- */
+
+/* Copies `len` bytes, which room is for as its row allows no more. */
+static int read_text(char *out, const config_setting_s *s, const char *text,
+                     size_t len, const report_s *r) {
+  char shown[CONFIG_SHOWN_MAX];
+  if (len < s->min)
+    return refuse(r, "it must not be empty");
+  if (len > s->max)
+    return refuse(r, "'%s' is longer than %llu bytes",
+                  config_shown(text, shown), (unsigned long long)s->max);
+  for (size_t i = 0; i < len; i++)
+    if (iscntrl((unsigned char)text[i]))
+      return refuse(r, "'%s' holds a control character",
+                    config_shown(text, shown));
+  memcpy(out, text, len);
+  out[len] = '\0';
+  return 0;
+}
+
+static int add_text(config_texts_s *list, const config_setting_s *s,
+                    const char *text, size_t len, const report_s *r) {
+  if (len == 0)
+    return 0;
+  if (list->count == CONFIG_TEXTS_MAX)
+    return refuse(r, "more than %d of them", CONFIG_TEXTS_MAX);
+  if (read_text(list->text[list->count], s, text, len, r) < 0)
+    return -1;
+  list->count++;
+  return 0;
+}
+
+/* Texts between semicolons, with spaces around them. */
+static int add_texts(config_texts_s *list, const config_setting_s *s,
+                     const char *value, const report_s *r) {
+  for (const char *p = value;; p++) {
+    size_t len = strcspn(p, ";");
+    const char *next = p + len;
+    while (len && *p == ' ')
+      p++, len--;
+    while (len && p[len - 1] == ' ')
+      len--;
+    if (add_text(list, s, p, len, r) < 0)
+      return -1;
+    if (!*next)
+      return 0;
+    p = next;
+  }
+}
+
+static int set_texts(config_texts_s *list, const config_setting_s *s,
+                     const char *value, bool is_first, const report_s *r) {
+  if (is_first || r->from == CONFIG_FROM_ENVIRONMENT)
+    list->count = 0;
+  return r->from == CONFIG_FROM_ENVIRONMENT
+             ? add_texts(list, s, value, r)
+             : add_text(list, s, value, strlen(value), r);
+}
+
+static void format_texts(const config_texts_s *list, char *out, size_t len) {
+  size_t used = 0;
+  snprintf(out, len, "%s", "");
+  for (size_t i = 0; i < list->count && used < len; i++)
+    used += (size_t)snprintf(out + used, len - used, "%s%s", i ? "; " : "",
+                             list->text[i]);
 }
 
 /* ---- Addresses --------------------------------------------------------- */
@@ -508,6 +600,11 @@ static int set_value(crier_config_s *config, const config_setting_s *s,
     return set_bool(member_of(config, s), value, r);
   case CONFIG_ENUM:
     return set_enum(member_of(config, s), s, value, r);
+  case CONFIG_TEXT:
+    return read_text(member_of(config, s), s, value, strlen(value), r);
+  case CONFIG_TEXTS:
+    return set_texts(member_of(config, s), s, value,
+                     config_from(config, s) != r->from, r);
   default:
     return set_number(member_of(config, s), s, value, r);
   }
@@ -556,6 +653,12 @@ void config_format(const crier_config_s *config,
   case CONFIG_ENUM:
     snprintf(out, len, "%s", setting->choices[*(const unsigned *)member]);
     return;
+  case CONFIG_TEXT:
+    snprintf(out, len, "%s", (const char *)member);
+    return;
+  case CONFIG_TEXTS:
+    format_texts(member, out, len);
+    return;
   default:
     format_number(setting->type, *(const uint64_t *)member, out, len);
   }
@@ -571,6 +674,9 @@ const char *config_placeholder(const config_setting_s *setting, char *space,
   case CONFIG_ENUM:
     join_choices(setting, "|", space, len);
     return space;
+  case CONFIG_TEXT:
+  case CONFIG_TEXTS:
+    return "TEXT";
   case CONFIG_SIZE:
     return "SIZE";
   case CONFIG_DURATION:

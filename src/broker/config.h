@@ -9,7 +9,9 @@
  *
  * Sizes are bytes: a number with B, KiB, MiB, GiB or K, M, G, which mean the
  * same (powers of 1,024), in either letter case, or without a unit. Durations
- * are a number with ms, s, m or h, or of seconds without a unit.
+ * are a number with ms, s, m or h, or of seconds without a unit. Texts hold no
+ * control byte; in a list of them an empty one is none, so that `--name=` makes
+ * the list of the environment empty.
  *
  * A crier_config_s holds no pointer: it may be copied, and be shared with
  * forked processes. Nothing here allocates or keeps state; any thread.
@@ -25,8 +27,11 @@
 enum {
   CONFIG_LISTEN_MAX = 16,   /* addresses to listen on */
   CONFIG_SETTINGS_MAX = 64, /* rows that the table may have */
+  CONFIG_TEXT_SIZE = 1024,  /* of a text, with its NUL */
+  CONFIG_TEXTS_MAX = 32,    /* texts of a list */
+  CONFIG_TEXTS_SIZE = 256,  /* of each of them, with its NUL */
   CONFIG_ERROR_MAX = 512,   /* an `err` of this size holds each line whole */
-  CONFIG_VALUE_MAX = 2048   /* a value as config_format writes it */
+  CONFIG_VALUE_MAX = 8448   /* a value as config_format writes it */
 };
 
 typedef enum {
@@ -36,6 +41,8 @@ typedef enum {
   CONFIG_DURATION,
   CONFIG_MODE,
   CONFIG_ENUM,
+  CONFIG_TEXT,
+  CONFIG_TEXTS,
   CONFIG_LISTEN
 } config_type_e;
 
@@ -46,6 +53,7 @@ typedef enum {
 } config_from_e;
 
 typedef enum { CONFIG_SLOW_SKIP, CONFIG_SLOW_CLOSE } config_slow_e;
+typedef enum { CONFIG_FULL_EVICT, CONFIG_FULL_REFUSE } config_full_e;
 typedef enum { CONFIG_URING_AUTO, CONFIG_URING_OFF } config_uring_e;
 typedef enum {
   CONFIG_LOG_ERROR,
@@ -59,6 +67,12 @@ typedef struct {
   char address[108]; /* IPv4 or IPv6 without brackets; or the path */
   char port[6];      /* decimal, "0": any free one; empty for a Unix socket */
 } config_listen_s;
+
+/* A list of texts, none of them empty. */
+typedef struct {
+  char text[CONFIG_TEXTS_MAX][CONFIG_TEXTS_SIZE];
+  size_t count;
+} config_texts_s;
 
 /* The settings in force. Sizes in bytes. */
 typedef struct {
@@ -81,7 +95,19 @@ typedef struct {
   uint64_t ws_ping_ms;
   uint64_t ws_close_timeout_ms;
   uint64_t ws_fragments;
-  uint64_t history_count; /* 0 */
+  uint64_t sse_keepalive_ms;
+  uint64_t sse_retry_ms;
+  uint64_t poll_max_wait_ms;
+  uint64_t history_count;       /* 0: none */
+  uint64_t history_bytes;       /* 0: as many as history_count allows */
+  uint64_t history_age_ms;      /* 0: no limit */
+  config_texts_s history_rule;  /* each as rules_add takes it */
+  char store[CONFIG_TEXT_SIZE]; /* "memory", or a path */
+  uint64_t store_size;
+  unsigned store_full;            /* config_full_e */
+  uint64_t idempotency_window_ms; /* 0: no key is remembered */
+  uint64_t replay_limit;
+  uint64_t batch_max; /* items */
   uint64_t channels_per_connection;
   uint64_t connections_max; /* per worker; 0: from the descriptor limit */
   uint64_t drain_notice_ms;
@@ -99,9 +125,9 @@ typedef struct {
   config_type_e type;
   size_t offset;              /* of its member in crier_config_s */
   const char *usual;          /* the default, as a user would write it */
-  uint64_t min, max;          /* of a number, size, duration or mode */
+  uint64_t min, max;          /* of a number, size, duration or mode; of the
+                                 bytes of a text or of each of a list */
   const char *const *choices; /* of an enum, in its order; ends with NULL */
-  const char *beyond;         /* says more than "out of range"; or NULL */
   const char *help;           /* one line */
 } config_setting_s;
 
@@ -112,8 +138,9 @@ const config_setting_s *config_find(const char *name);
 /* Every setting at its default. */
 void config_init(crier_config_s *config);
 
-/* Set one from its text. A second address of a list is added to those of the
- * same origin; from the environment a list is separated by commas.
+/* Set one from its text. A second address or text of a list is added to those
+ * of the same origin; from the environment addresses are separated by commas,
+ * texts by semicolons (one that holds a semicolon can only come otherwise).
  * -1 and EINVAL: `value` is no such value; then the config is of no use. */
 FACIL_MUST_CHECK int config_set(crier_config_s *config,
                                 const config_setting_s *setting,
@@ -133,8 +160,9 @@ FACIL_MUST_CHECK int config_environment(crier_config_s *config,
 FACIL_MUST_CHECK int config_check(const crier_config_s *config, char *err,
                                   size_t err_len);
 
-/* The value in force as a user would write it; a list with ", " between. Cut
- * off at `len`, which CONFIG_VALUE_MAX makes enough. */
+/* The value in force as a user would write it; addresses with ", "
+ * between, texts with "; "; of no texts nothing. Cut off at `len`, which
+ * CONFIG_VALUE_MAX makes enough. */
 void config_format(const crier_config_s *config,
                    const config_setting_s *setting, char *out, size_t len);
 

@@ -72,7 +72,19 @@ Test(config, the_defaults_are_those_of_the_contract) {
   cr_expect_eq(c.ws_ping_ms, 25000);
   cr_expect_eq(c.ws_close_timeout_ms, 2000);
   cr_expect_eq(c.ws_fragments, 131072);
-  cr_expect_eq(c.history_count, 0);
+  cr_expect_eq(c.sse_keepalive_ms, 25000);
+  cr_expect_eq(c.sse_retry_ms, 1000);
+  cr_expect_eq(c.poll_max_wait_ms, 60000);
+  cr_expect_eq(c.history_count, 1000);
+  cr_expect_eq(c.history_bytes, 1048576);
+  cr_expect_eq(c.history_age_ms, 600000);
+  cr_expect_eq(c.history_rule.count, 0);
+  cr_expect_str_eq(c.store, "memory");
+  cr_expect_eq(c.store_size, 1073741824);
+  cr_expect_eq(c.store_full, CONFIG_FULL_EVICT);
+  cr_expect_eq(c.idempotency_window_ms, 600000);
+  cr_expect_eq(c.replay_limit, 1000);
+  cr_expect_eq(c.batch_max, 1000);
   cr_expect_eq(c.channels_per_connection, 256);
   cr_expect_eq(c.connections_max, 0);
   cr_expect_eq(c.drain_notice_ms, 0);
@@ -242,17 +254,6 @@ Test(config, numbers_are_plain_and_within_their_range) {
   expect_refused("workers", "4K", "crier: workers: '4K' is not a number");
   expect_refused("workers", "-1", "crier: workers: '-1' is not a number");
   expect_refused("workers", "", "crier: workers: '' is not a number");
-}
-
-Test(config, history_is_not_in_this_version) {
-  crier_config_s c;
-  cr_expect_eq(set(&c, "history.count", "0"), 0);
-  expect_refused("history.count", "1000",
-                 "crier: history.count: history is not in this version");
-  expect_refused("history.count", "99999999999999999999",
-                 "crier: history.count: history is not in this version");
-  expect_refused("history.count", "all",
-                 "crier: history.count: 'all' is not a number");
 }
 
 Test(config, a_truth_has_four_pairs_of_words) {
