@@ -59,7 +59,10 @@ struct protocol_s {
 /* Give the connection to `protocol`, or from one protocol to another: the old
  * one's on_close comes at the end of the turn. From here on the object belongs
  * to the connection, also on failure, when its on_close is called. The same
- * object again: nothing happens. -1 and EBADF. */
+ * object again: nothing happens. A deadline of the old one ends with it. -1:
+ * EBADF, there is no such connection or it is closing; EINVAL, NULL, of which
+ * nothing is called; what epoll_ctl(2) says of the first one, and the
+ * connection is lost. */
 FACIL_PUBLIC FACIL_MUST_CHECK int facil_attach(intptr_t uuid,
                                                protocol_s *protocol);
 
@@ -77,8 +80,9 @@ FACIL_PUBLIC size_t facil_count(const char *service);
 FACIL_PUBLIC void facil_set_timeout_ms(intptr_t uuid, uint32_t ms);
 FACIL_PUBLIC uint32_t facil_get_timeout_ms(intptr_t uuid);
 
-/* The connection is lost `ms` from now whatever happens, unless this is called
- * again; 0 takes the deadline away. `reason` as for sock_abort. */
+/* The connection is lost `ms` from now (24 days at most) whatever happens,
+ * unless this is called again or another protocol takes over; 0 takes the
+ * deadline away. `reason` as for sock_abort. */
 FACIL_PUBLIC void facil_set_deadline_ms(intptr_t uuid, uint32_t ms,
                                         const char *reason);
 
@@ -87,7 +91,8 @@ FACIL_PUBLIC uint64_t facil_now_ms(void);
 
 /* ---- input control ----------------------------------------------------- */
 
-/* on_data will be called in the next turn, whether bytes came or not. */
+/* on_data will be called soon, whether bytes came or not; never inside this
+ * call. Not while reading is suspended: force again when it goes on. */
 FACIL_PUBLIC void facil_force_event(intptr_t uuid);
 
 /* Stop and go on reading: no on_data in between. */
@@ -262,7 +267,8 @@ FACIL_PUBLIC int(facil_run)(struct facil_run_args args);
 /* CPUs that this process may use (affinity and cgroup quota), 1 to 64. */
 FACIL_PUBLIC uint16_t facil_usable_cores(void);
 
-/* Ask the loop of this process to drain. Async-signal-safe, any thread. */
+/* Ask the loop of this process to drain. Async-signal-safe, any thread. A
+ * second time: it ends at once. Nothing is left of it for a later facil_run. */
 FACIL_PUBLIC void facil_stop(void);
 
 /* 0 … processes - 1 in a worker (and without a master 0), -1 in the master. */

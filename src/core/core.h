@@ -113,10 +113,11 @@ void sock_addr_print(const struct sockaddr_storage *a, socklen_t len, char *out,
                      size_t cap);
 
 /* ---- facil_conn.c ------------------------------------------------------ */
-void conn_listed(slot_s *s);   /* into its service's list */
-void conn_unlisted(slot_s *s); /* out of it; walks step aside */
-void conn_alive(slot_s *s);    /* a byte was read */
-void conn_schedule(slot_s *s); /* put the wheel right */
+int conn_enter(slot_s *s, bool reads); /* into epoll */
+void conn_listed(slot_s *s);           /* into its service's list */
+void conn_unlisted(slot_s *s);         /* out of it; walks step aside */
+void conn_alive(slot_s *s);            /* a byte was read */
+void conn_schedule(slot_s *s);         /* put the wheel right */
 void conn_unschedule(slot_s *s);
 bool conn_expire(uint64_t now_ms);  /* phase 2 */
 int conn_next_due(uint64_t now_ms); /* ms, or -1 */
@@ -146,6 +147,8 @@ void timer_start_all(uint64_t now_ms); /* in a worker, after the fork */
 int defer_open(void); /* makes the inbox's eventfd; returns it */
 void defer_close(void);
 bool defer_run(void);   /* what was queued when it began */
+void defer_end(void);   /* all, but for what is posted for ever */
+void defer_wake(void);  /* end the loop's sleep; async-signal-safe */
 void defer_inbox(void); /* other threads' tasks into the queue */
 
 /* ---- facil_listen.c ---------------------------------------------------- */
@@ -166,7 +169,7 @@ int listen_next_due(uint64_t now_ms);
 int loop_serve(const struct facil_run_args *args, int id, int control,
                _Atomic uint64_t *beat);
 int master_serve(const struct facil_run_args *args, uint16_t workers);
-void loop_set_master(void);
+void loop_set_master(bool is_master);
 bool loop_is_ending(void); /* told to stop, and the notice is over */
 
 /* tags of events that are no connection's: never a uuid, which is > 0 */

@@ -27,7 +27,7 @@ static size_t ring_cap, ring_at, ring_used; /* cap: a power of two */
 
 static pthread_mutex_t inbox_lock = PTHREAD_MUTEX_INITIALIZER;
 static post_s *inbox_head, **inbox_tail = &inbox_head;
-static int inbox_fd = -1;
+static volatile int inbox_fd = -1; /* read in signal handlers too */
 static pthread_t loop_thread;
 static bool has_loop;
 
@@ -101,6 +101,22 @@ void defer_perform(void) {
   do
     defer_inbox();
   while (defer_run());
+}
+
+void defer_end(void) {
+  for (int round = 0; round < 16; round++) {
+    defer_inbox();
+    if (!defer_run())
+      return;
+  }
+}
+
+void defer_wake(void) {
+  int saved = errno;
+  uint64_t one = 1;
+  ssize_t n = inbox_fd < 0 ? 0 : write(inbox_fd, &one, sizeof one);
+  (void)n; /* full: it is awake */
+  errno = saved;
 }
 
 void defer_inbox(void) {

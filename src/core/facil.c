@@ -54,8 +54,8 @@ int facil_worker_id(void) {
   return loop.is_master ? -1 : loop.worker_id;
 }
 
-void loop_set_master(void) {
-  loop.is_master = true;
+void loop_set_master(bool is_master) {
+  loop.is_master = is_master;
 }
 
 bool facil_is_draining(void) {
@@ -108,6 +108,8 @@ void facil_stop(void) {
   atomic_store(&stop_asked, true);
   if (loop.is_master)
     kill(getpid(), SIGTERM);
+  else
+    defer_wake();
 }
 
 static void drain_begin(void) {
@@ -359,7 +361,7 @@ int loop_serve(const struct facil_run_args *args, int id, int control,
 done:
   timer_cancel_all();
   listen_finish();
-  defer_perform();
+  defer_end();
   sock_reap();
   if (args->on_finish)
     args->on_finish(args->udata);
@@ -384,6 +386,18 @@ uint16_t facil_usable_cores(void) {
   return (uint16_t)(n < 1 ? 1 : n > 64 ? 64 : n);
 }
 
+/* Signals that came at the very end were for the server, not for the caller. */
+static void signals_taken(const sigset_t *kinds, const sigset_t *before) {
+  sigset_t ours;
+  sigemptyset(&ours);
+  for (int n = 1; n < 32; n++)
+    if (sigismember(kinds, n) == 1 && sigismember(before, n) == 0)
+      sigaddset(&ours, n);
+  struct timespec none = {0, 0};
+  while (sigtimedwait(&ours, NULL, &none) > 0)
+    ;
+}
+
 int(facil_run)(struct facil_run_args args) {
   if (!args.processes)
     args.processes = facil_usable_cores();
@@ -406,6 +420,8 @@ int(facil_run)(struct facil_run_args args) {
   else
     status = loop_serve(&args, 0, -1, NULL);
   listen_close_all();
+  atomic_store(&stop_asked, false);
+  signals_taken(&block, &before);
   sigaction(SIGPIPE, &pipe_before, NULL);
   sigprocmask(SIG_SETMASK, &before, NULL);
   return status;

@@ -18,6 +18,8 @@
   4096u /* the wheel turns once in 33 s; what is later goes round              \
          */
 
+#define COMMON_TICKS 128u /* a second or so */
+
 #define DUE TICKS /* the list of those whose time has come */
 
 static uint32_t wheel[TICKS + 1];
@@ -40,8 +42,8 @@ static uint32_t wheel_place(uint64_t due) {
   uint64_t tick = (due + TICK_MS - 1) / TICK_MS;
   if (tick < wheel_at)
     tick = wheel_at;
-  if (tick >= wheel_at + TICKS)
-    tick = wheel_at + TICKS - 1;
+  if (tick >= wheel_at + TICKS) /* looked at again in a round, with others */
+    tick = (wheel_at + TICKS - 1) / COMMON_TICKS * COMMON_TICKS;
   return (uint32_t)(tick % TICKS);
 }
 
@@ -154,7 +156,7 @@ static void idle_check(slot_s *s) {
     else
       sock_lose(s, "idle");
   } else if (quiet >= 2 * period) {
-    if (s->blocked || s->queue) { /* progress of writing decides */
+    if (s->blocked) { /* progress of writing decides */
       s->read_ms = (uint32_t)facil_now_ms() - period;
       if (s->protocol && s->protocol->ops->ping)
         s->protocol->ops->ping(s->uuid, s->protocol);
@@ -229,21 +231,20 @@ int conn_next_due(uint64_t now_ms) {
 
 /* ---- attach ------------------------------------------------------------ */
 
-/* A new connection enters the lists and epoll when it has its first protocol.
- */
-static int enter(slot_s *s) {
-  uint8_t mask = s->suspended || s->eof ? 0 : EVIO_IN;
+int conn_enter(slot_s *s, bool reads) {
+  uint8_t mask = s->blocked ? EVIO_OUT : 0;
+  if (reads && !s->eof)
+    mask |= EVIO_IN;
   if (evio_add(sock_uuid2fd(s->uuid), (uint64_t)s->uuid, mask) < 0)
     return -1;
   s->mask = mask;
-  s->state = SLOT_OPEN;
   return 0;
 }
 
 static void shutdown_one(intptr_t uuid, protocol_s *p, void *arg) {
   (void)arg;
   slot_s *s = sock_slot(uuid);
-  if (s->told)
+  if (s->told || s->state == SLOT_DRAINING)
     return;
   s->told = true;
   if (p->ops->on_shutdown)
@@ -254,30 +255,34 @@ static void shutdown_one(intptr_t uuid, protocol_s *p, void *arg) {
 
 int facil_attach(intptr_t uuid, protocol_s *protocol) {
   slot_s *s = sock_slot(uuid);
+  if (!protocol) {
+    errno = EINVAL;
+    return -1;
+  }
   if (s && s->protocol == protocol)
     return 0;
-  if (!s || s->state == SLOT_DRAINING) {
+  int error = !s || s->state == SLOT_DRAINING ? EBADF : 0;
+  if (!error && s->state == SLOT_OPENING && conn_enter(s, !s->suspended) < 0) {
+    error = errno;
+    sock_lose(s, "epoll");
+  }
+  if (error) {
     sock_retire(uuid, protocol);
-    errno = EBADF;
+    errno = error;
     return -1;
   }
   if (s->protocol) {
     conn_unlisted(s);
     sock_retire(uuid, s->protocol);
+    s->has_deadline = false; /* that was the old one's */
   }
+  s->state = SLOT_OPEN;
   s->protocol = protocol;
   s->svc = service_id(protocol->ops->service);
   s->told = false;
-  s->has_deadline = false;
-  if (s->state == SLOT_OPENING && enter(s) < 0) {
-    int saved = errno;
-    sock_lose(s, "epoll");
-    errno = saved;
-    return -1;
-  }
   conn_listed(s);
   conn_schedule(s);
-  if (s->extra)
+  if (s->extra || s->eof) /* nothing more comes that would tell it */
     facil_force_event(uuid);
   if (loop_is_ending())
     facil_defer(.uuid = uuid, .task = shutdown_one);
@@ -320,6 +325,8 @@ void facil_set_deadline_ms(intptr_t uuid, uint32_t ms, const char *reason) {
   slot_s *s = sock_slot(uuid);
   if (!s || s->state == SLOT_DRAINING)
     return;
+  if (ms > INT32_MAX) /* times are compared by their low 32 bits */
+    ms = INT32_MAX;
   s->has_deadline = ms != 0;
   s->deadline_ms = (uint32_t)facil_now_ms() + ms;
   s->reason = reason;
@@ -350,14 +357,15 @@ void facil_resume_read(intptr_t uuid) {
 /* ---- callbacks --------------------------------------------------------- */
 
 void conn_call_data(slot_s *s) {
-  const protocol_ops_s *ops = s->protocol->ops;
+  protocol_s *p = s->protocol;
   intptr_t uuid = s->uuid;
-  if (ops->on_data)
-    ops->on_data(uuid, s->protocol);
+  if (p->ops->on_data)
+    p->ops->on_data(uuid, p);
   else
     facil_suspend_read(uuid);
-  if (s->uuid == uuid && s->eof && s->state == SLOT_OPEN &&
-      !s->protocol->ops->half_open)
+  /* At the peer's end, unless somebody has yet to see what came before it. */
+  if (s->uuid == uuid && s->eof && !s->extra && s->protocol == p &&
+      s->state == SLOT_OPEN && !p->ops->half_open)
     sock_close(uuid);
 }
 

@@ -23,7 +23,8 @@ typedef struct {
   char name[160];
   int *fds; /* one a worker; of a Unix path just the first */
   uint16_t fd_count;
-  int own; /* this worker's */
+  int own;     /* this worker's */
+  pid_t maker; /* who may take a Unix path away */
 } listener_s;
 
 static listener_s listeners[LISTENERS_MAX];
@@ -41,7 +42,8 @@ int(facil_listen)(struct facil_listen_args a) {
     return -1;
   }
   listener_s *l = &listeners[listener_count];
-  *l = (listener_s){.args = a, .own = -1, .fds = malloc(sizeof(int))};
+  *l = (listener_s){
+      .args = a, .own = -1, .maker = getpid(), .fds = malloc(sizeof(int))};
   if (!l->fds)
     return -1;
   if (!l->args.backlog)
@@ -213,7 +215,9 @@ void listen_close_all(void) {
     listener_s *l = &listeners[i];
     for (uint16_t w = 0; w < l->fd_count; w++)
       close(l->fds[w]);
-    if (l->fd_count && l->at.ss_family == AF_UNIX)
+    if (l->own >= 0) /* one that was not begun whole */
+      close(l->own);
+    if (l->maker == getpid() && l->at.ss_family == AF_UNIX)
       unlink(l->name + sizeof "unix:" - 1);
     free(l->fds);
   }

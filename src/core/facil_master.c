@@ -303,7 +303,7 @@ int master_serve(const struct facil_run_args *args, uint16_t workers) {
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
     sigaddset(&wanted, kinds[i]);
   master.signal_fd = signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC);
-  loop_set_master();
+  loop_set_master(true);
   for (uint16_t i = 0; i < master.count; i++)
     master.worker[i] = (worker_s){.control = -1};
   for (uint16_t i = 0; i < master.count; i++)
@@ -315,5 +315,7 @@ int master_serve(const struct facil_run_args *args, uint16_t workers) {
     master_turn();
   close(master.signal_fd);
   munmap((void *)master.beat, size);
+  loop_set_master(false);
+  timer_cancel_all(); /* the copies that were here for the workers */
   return master.status;
 }

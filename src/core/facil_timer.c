@@ -163,10 +163,19 @@ void timer_start_all(uint64_t now_ms) {
     sift_down(i);
 }
 
+/* In rounds: what is made in an on_finish is of the next one, and what makes
+ * itself anew for ever is left for another run. */
 void timer_cancel_all(void) {
-  while (heap_count)
-    finish(heap[heap_count - 1]);
-  free(heap);
-  heap = NULL;
-  heap_cap = 0;
+  for (int round = 0; round < 16 && heap_count; round++) {
+    ticker_s **old = heap;
+    uint32_t n = heap_count;
+    heap = NULL;
+    heap_count = heap_cap = 0;
+    for (uint32_t i = 0; i < n; i++) {
+      if (old[i]->on_finish)
+        old[i]->on_finish(old[i]->arg);
+      free(old[i]);
+    }
+    free(old);
+  }
 }

@@ -25,7 +25,7 @@ void log_line(log_level_e level, const char *event, const char *fmt, ...) {
     return;
   int saved = errno;
   char line[LINE];
-  int n = snprintf(line, sizeof line, "%s %s pid=%ld ", names[level], event,
+  int n = snprintf(line, sizeof line, "%s %.64s pid=%ld ", names[level], event,
                    (long)getpid());
   va_list ap;
   va_start(ap, fmt);

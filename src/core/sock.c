@@ -307,11 +307,16 @@ int sock_close(intptr_t uuid) {
   }
   if (s->state == SLOT_DRAINING)
     return 0;
+  bool is_new = s->state == SLOT_OPENING;
   s->state = SLOT_DRAINING;
   s->want_ready = false;
   s->pinged = false;
   s->has_deadline = false;
   s->blocked_ms = (uint32_t)facil_now_ms();
+  if (is_new && conn_enter(s, true) < 0) {
+    sock_lose(s, "epoll");
+    return 0;
+  }
   if (!s->eof)
     (void)sock_arm(s, s->mask | EVIO_IN);
   conn_schedule(s);
