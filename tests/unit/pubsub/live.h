@@ -16,6 +16,7 @@
 #include <facil/facil.h>
 #include <facil/pubsub.h>
 #include <facil/websocket.h>
+#include <malloc.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <signal.h>
@@ -80,7 +81,8 @@ typedef struct {
 
 typedef struct {
   _Atomic int32_t pid;
-  _Atomic size_t channels, subscriptions, tails, tail_bytes, connections;
+  _Atomic size_t channels, subscriptions, tails, tail_bytes, connections, heap;
+  _Atomic uint64_t turns; /* of the timer that counts */
 } live_worker_s;
 
 typedef struct {
@@ -89,6 +91,7 @@ typedef struct {
 
 typedef struct {
   pid_t pid;
+  bool is_told; /* to stop */
   int port;
   ring_s *ring;
   uint64_t birth;
@@ -107,6 +110,9 @@ static void live_count(void *arg) {
   w->tails = s.tails;
   w->tail_bytes = s.tail_bytes;
   w->connections = facil_count("websocket");
+  struct mallinfo2 m = mallinfo2();
+  w->heap = m.uordblks + m.hblkhd;
+  w->turns++;
 }
 
 static int live_on_start(void *udata) {
@@ -136,6 +142,11 @@ static int live_on_start(void *udata) {
   return 0;
 }
 
+static void live_on_shutdown(void *udata) {
+  (void)udata;
+  dialects_notice();
+}
+
 static void live_on_gone(int worker, void *udata) {
   live_s *l = udata;
   ring_mark_dead(l->ring, (unsigned)worker);
@@ -158,10 +169,12 @@ static void live_child(int tell) {
   if (write(tell, &port, sizeof port) != (ssize_t)sizeof port)
     _exit(91);
   close(tell);
-  int status = facil_run(.processes = (uint16_t)o->workers,
-                         .master = o->workers > 1, .drain_ms = o->drain_ms,
-                         .no_uring = o->no_uring, .udata = &live,
-                         .on_start = live_on_start, .on_gone = live_on_gone);
+  int status =
+      facil_run(.processes = (uint16_t)o->workers, .master = o->workers > 1,
+                .drain_ms = o->drain_ms, .no_uring = o->no_uring,
+                .udata = &live, .on_start = live_on_start,
+                .on_shutdown = live_on_shutdown, .notice_ms = o->notice_ms,
+                .on_gone = live_on_gone);
 #ifdef LIVE_ASAN
   if (o->workers == 1 && __lsan_do_recoverable_leak_check())
     status = 77;
@@ -223,10 +236,17 @@ static inline bool live_start(live_options_s o) {
   return false;
 }
 
+/* SIGTERM, once: a second one ends at once. */
+static inline void live_terminate(void) {
+  if (!live.is_told)
+    kill(live.pid, SIGTERM);
+  live.is_told = true;
+}
+
 /* The exit status after a SIGTERM, or 1000 + the signal that it died of. */
 static inline int live_stop(void) {
   int status = 0;
-  kill(live.pid, SIGTERM);
+  live_terminate();
   while (waitpid(live.pid, &status, 0) < 0 && errno == EINTR)
     ;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
@@ -245,6 +265,14 @@ static inline int live_stop(void) {
       live_pause(1);                                                           \
     (condition);                                                               \
   })
+
+/* Wait until the figures were counted anew, twice. */
+static inline void live_recount(void) {
+  for (unsigned i = 0; i < live.options.workers; i++) {
+    uint64_t from = live.board->worker[i].turns;
+    (void)live_until(live.board->worker[i].turns >= from + 2);
+  }
+}
 
 /* ---- a client ---------------------------------------------------------- */
 
