@@ -30,6 +30,9 @@
 static const char *const slow_choices[] = {"skip", "close", NULL};
 static const char *const full_choices[] = {"evict", "refuse", NULL};
 static const char *const uring_choices[] = {"auto", "off", NULL};
+static const char *const rule_shape[] = {
+    "'PATTERN count=N bytes=SIZE age=TIME slow=skip|close'", NULL};
+static const char *const store_shape[] = {"memory", "PATH", NULL};
 static const char *const log_choices[] = {"error", "warn", "info", "debug",
                                           NULL};
 
@@ -85,10 +88,10 @@ static const config_setting_s settings[] = {
     {"history.age", CONFIG_DURATION, AT(history_age_ms), "10m", 0, 87600 * HOUR,
      NULL, "time that a message is kept; 0 is no limit"},
     {"history.rule", CONFIG_TEXTS, AT(history_rule), "", 1,
-     CONFIG_TEXTS_SIZE - 1, NULL,
-     "a channel pattern with its own history: "
-     "'PATTERN count=N bytes=SIZE age=TIME slow=skip|close'"},
-    {"store", CONFIG_TEXT, AT(store), "memory", 1, CONFIG_TEXT_SIZE - 1, NULL,
+     CONFIG_TEXTS_SIZE - 1, rule_shape,
+     "a channel pattern with its own history; may be given several times"},
+    {"store", CONFIG_TEXT, AT(store), "memory", 1, CONFIG_TEXT_SIZE - 1,
+     store_shape,
      "where history is kept: memory, or the file of a durable store"},
     {"store.size", CONFIG_SIZE, AT(store_size), "1GiB", 16 * MIB, 1024 * GIB,
      NULL, "most that the store may take"},
@@ -672,11 +675,10 @@ const char *config_placeholder(const config_setting_s *setting, char *space,
   case CONFIG_BOOL:
     return "";
   case CONFIG_ENUM:
-    join_choices(setting, "|", space, len);
-    return space;
   case CONFIG_TEXT:
   case CONFIG_TEXTS:
-    return "TEXT";
+    join_choices(setting, "|", space, len);
+    return space;
   case CONFIG_SIZE:
     return "SIZE";
   case CONFIG_DURATION:

@@ -127,7 +127,8 @@ typedef struct {
   const char *usual;          /* the default, as a user would write it */
   uint64_t min, max;          /* of a number, size, duration or mode; of the
                                  bytes of a text or of each of a list */
-  const char *const *choices; /* of an enum, in its order; ends with NULL */
+  const char *const *choices; /* of an enum, in its order; of a text what it
+                                 looks like; ends with NULL */
   const char *help;           /* one line */
 } config_setting_s;
 

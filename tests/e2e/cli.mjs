@@ -103,11 +103,6 @@ check('sizes and durations take units, in both spellings of a flag', async () =>
   await server.stop();
 });
 
-check('a configuration file that is not there is one line and a failure', () => {
-  const done = run(['serve', '--config', scratchPath('absent.conf')]);
-  assertFails(done, done.code === 2 ? 2 : 1, 'absent.conf');
-});
-
 check('a port in use is exit 1 and one line; the one that has it serves on', async () => {
   const other = net.createServer().listen(0, '127.0.0.1');
   await new Promise((resolve) => other.once('listening', resolve));

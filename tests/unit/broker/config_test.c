@@ -256,6 +256,83 @@ Test(config, numbers_are_plain_and_within_their_range) {
   expect_refused("workers", "", "crier: workers: '' is not a number");
 }
 
+Test(config, the_limits_of_history_are_zero_and_large) {
+  crier_config_s c;
+  cr_expect_eq(set(&c, "history.count", "4294967296"), 0, "%s", err);
+  cr_expect_eq(c.history_count, UINT64_C(4294967296));
+  expect_refused("history.count", "4294967297",
+                 "crier: history.count: '4294967297' is out of range (0 to "
+                 "4294967296)");
+  cr_expect_eq(set(&c, "history.count", "0"), 0, "%s", err);
+  cr_expect_eq(set(&c, "history.bytes", "0"), 0, "%s", err);
+  expect_shown(&c, "history.bytes", "0B");
+  cr_expect_eq(set(&c, "history.age", "0"), 0, "%s", err);
+  expect_shown(&c, "history.age", "0s");
+  cr_expect_eq(set(&c, "store.size", "16M"), 0, "%s", err);
+  expect_refused("store.size", "16777215",
+                 "crier: store.size: '16777215' is out of range (16MiB to "
+                 "1024GiB)");
+  cr_expect_eq(set(&c, "idempotency.window", "0"), 0, "%s", err);
+  expect_refused("idempotency.window", "86401",
+                 "crier: idempotency.window: '86401' is out of range (0s to "
+                 "24h)");
+  expect_refused("replay.limit", "0",
+                 "crier: replay.limit: '0' is out of range (1 to 100000)");
+  expect_refused("batch.max", "100001",
+                 "crier: batch.max: '100001' is out of range (1 to 100000)");
+  cr_expect_eq(set(&c, "store.full", "refuse"), 0, "%s", err);
+  cr_expect_eq(c.store_full, CONFIG_FULL_REFUSE);
+}
+
+/* ---- Texts ---- */
+
+Test(config, a_text_is_kept_as_it_is) {
+  crier_config_s c;
+  char text[CONFIG_TEXT_SIZE + 1];
+  cr_expect_eq(set(&c, "store", " /a;b, c "), 0, "%s", err);
+  cr_expect_str_eq(c.store, " /a;b, c ");
+  expect_shown(&c, "store", " /a;b, c ");
+  memset(text, 'x', sizeof text);
+  text[1023] = '\0';
+  cr_expect_eq(set(&c, "store", text), 0, "%s", err);
+  cr_expect_str_eq(c.store, text);
+  cr_expect_eq(c.store_size, 1073741824, "the member behind it was hit");
+  text[1023] = 'x';
+  text[1024] = '\0';
+  expect_refused("store", text,
+                 "crier: store: 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+                 "xxxxxxxxxxxxxxxx...' is longer than 1023 bytes");
+  expect_refused("store", "", "crier: store: it must not be empty");
+  expect_refused("store", "/a\nb",
+                 "crier: store: '/a?b' holds a control character");
+}
+
+Test(config, what_a_shorter_text_leaves_of_a_longer_one_is_not_seen) {
+  crier_config_s c;
+  cr_expect_eq(set(&c, "store", "/a/long/one"), 0);
+  cr_expect_eq(config_set(&c, config_find("store"), "/b",
+                          CONFIG_FROM_COMMAND_LINE, err, sizeof err),
+               0);
+  cr_expect_str_eq(c.store, "/b");
+}
+
+Test(config, a_text_of_a_list_has_at_most_255_bytes) {
+  crier_config_s c;
+  char text[CONFIG_TEXTS_SIZE + 1];
+  memset(text, 'x', sizeof text);
+  text[255] = '\0';
+  cr_expect_eq(set(&c, "history.rule", text), 0, "%s", err);
+  cr_expect_eq(c.history_rule.count, 1);
+  cr_expect_str_eq(c.history_rule.text[0], text);
+  text[255] = 'x';
+  text[256] = '\0';
+  expect_refused("history.rule", text,
+                 "crier: history.rule: 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+                 "xxxxxxxxxxxxxxxxxxxxxxxx...' is longer than 255 bytes");
+  expect_refused("history.rule", "a\tcount=1",
+                 "crier: history.rule: 'a?count=1' holds a control character");
+}
+
 Test(config, a_truth_has_four_pairs_of_words) {
   static const char *const yes[] = {"true", "yes", "on", "1", "TRUE"};
   static const char *const no[] = {"false", "no", "off", "0", "No"};
@@ -498,6 +575,66 @@ Test(cli, the_longest_list_of_addresses_is_shown_whole) {
   cr_expect_eq(parse(argv, nothing, &cli), 0, "%s", err);
   config_format(&cli.config, config_find("listen"), shown, sizeof shown);
   cr_expect_eq(strlen(shown), 16 * 112 + 15 * 2);
+}
+
+Test(cli, each_text_of_a_list_is_added_in_order) {
+  cli_s cli;
+  cr_assert_eq(parse(WORDS("--history.rule", "a:* count=1",
+                           "--history.rule=", "--history.rule=b:; age=2s"),
+                     nothing, &cli),
+               0, "%s", err);
+  cr_expect_eq(cli.config.history_rule.count, 2);
+  cr_expect_str_eq(cli.config.history_rule.text[0], "a:* count=1");
+  cr_expect_str_eq(cli.config.history_rule.text[1], "b:; age=2s");
+}
+
+Test(cli, thirty_two_texts_are_enough_and_are_shown_whole) {
+  char words[33][300], shown[CONFIG_VALUE_MAX];
+  char *argv[35] = {(char *)"crier"};
+  cli_s cli;
+  for (int i = 0; i < 33; i++) {
+    snprintf(words[i], sizeof words[i], "--history.rule=%0247d count=1", i);
+    argv[1 + i] = words[i];
+  }
+  cr_expect_eq(parse(argv, nothing, &cli), 2);
+  cr_expect_str_eq(err, "crier: history.rule: more than 32 of them");
+  argv[33] = NULL;
+  cr_expect_eq(parse(argv, nothing, &cli), 0, "%s", err);
+  cr_expect_eq(cli.config.history_rule.count, 32);
+  config_format(&cli.config, config_find("history.rule"), shown, sizeof shown);
+  cr_expect_eq(strlen(shown), 32 * 255 + 31 * 2);
+}
+
+Test(cli, texts_in_the_environment_are_separated_by_semicolons) {
+  cli_s cli;
+  char *const argv[] = {(char *)"crier", NULL};
+  cr_assert_eq(parse(argv,
+                     ENV("CRIER_HISTORY_RULE= a:* count=1 ;;b age=2s;c "
+                         "bytes=1K; "),
+                     &cli),
+               0, "%s", err);
+  expect_shown(&cli.config, "history.rule",
+               "a:* count=1; b age=2s; c bytes=1K");
+  cr_expect_eq(config_from(&cli.config, config_find("history.rule")),
+               CONFIG_FROM_ENVIRONMENT);
+  cr_assert_eq(parse(argv, ENV("CRIER_STORE=/a;b"), &cli), 0, "%s", err);
+  cr_expect_str_eq(cli.config.store, "/a;b");
+  EXPECT_USAGE("crier: CRIER_STORE: it must not be empty", ENV("CRIER_STORE="),
+               "serve");
+}
+
+Test(cli, texts_of_the_command_line_replace_those_of_the_environment) {
+  cli_s cli;
+  char *const envp[] = {(char *)"CRIER_HISTORY_RULE=a count=1;b count=2", NULL};
+  cr_assert_eq(
+      parse(WORDS("--history.rule", "c count=3", "--history.rule", "d count=4"),
+            envp, &cli),
+      0, "%s", err);
+  expect_shown(&cli.config, "history.rule", "c count=3; d count=4");
+  cr_assert_eq(parse(WORDS("--history.rule="), envp, &cli), 0, "%s", err);
+  cr_expect_eq(cli.config.history_rule.count, 0);
+  cr_expect_eq(config_from(&cli.config, config_find("history.rule")),
+               CONFIG_FROM_COMMAND_LINE);
 }
 
 Test(cli, the_command_line_wins_over_the_environment_and_that_over_defaults) {
@@ -807,7 +944,8 @@ Test(cli, the_help_of_serve_lists_every_setting_with_its_default) {
   cr_assert_eq(parse(WORDS("serve", "--help"), nothing, &cli), 0);
   cr_expect_eq(print(&cli), 0);
   for (size_t i = 0; i < n; i++) {
-    snprintf(entry, sizeof entry, " (%s)\n      %s\n", s[i].usual, s[i].help);
+    snprintf(entry, sizeof entry, " (%s)\n      %s\n",
+             *s[i].usual ? s[i].usual : "none", s[i].help);
     const char *at = strstr(printed, entry);
     cr_expect_not_null(at, "%s", s[i].name);
     snprintf(entry, sizeof entry, "\n  --%s ", s[i].name);
@@ -818,6 +956,10 @@ Test(cli, the_help_of_serve_lists_every_setting_with_its_default) {
                       "      a reader that falls behind skips messages or is "
                       "closed\n"));
   cr_expect_not_null(strstr(printed, "\n  --open (false)\n"));
+  cr_expect_not_null(strstr(printed, "\n  --store memory|PATH (memory)\n"));
+  cr_expect_not_null(
+      strstr(printed, "\n  --history.rule 'PATTERN count=N bytes=SIZE age=TIME "
+                      "slow=skip|close' (none)\n"));
   cr_expect_not_null(strstr(printed, "\n  --message.max SIZE (1MiB)\n"));
 }
 
@@ -850,7 +992,22 @@ Test(cli, check_prints_each_setting_in_force_with_its_origin) {
                printed, "%s", printed);
   cr_expect_not_null(strstr(printed, "\nqueue.limit = 128KiB (environment)\n"));
   cr_expect_not_null(strstr(printed, "\nhttp.idle = 5m (command line)\n"));
-  cr_expect_not_null(strstr(printed, "\nhistory.count = 0 (default)\n"));
+  cr_expect_not_null(strstr(printed, "\nhistory.count = 1000 (default)\n"));
+  cr_expect_not_null(strstr(printed, "\nhistory.rule = none (default)\n"));
+  cr_expect_not_null(strstr(printed, "\nstore = memory (default)\n"));
+}
+
+Test(cli, check_prints_texts_and_lists_of_them) {
+  cli_s cli;
+  cr_assert_eq(parse(WORDS("check", "--store=/var/lib/crier store"),
+                     ENV("CRIER_HISTORY_RULE=a:* count=1;b/** age=1h"), &cli),
+               0, "%s", err);
+  cr_expect_eq(print(&cli), 0);
+  cr_expect_not_null(
+      strstr(printed, "\nhistory.rule = a:* count=1; b/** age=1h "
+                      "(environment)\nstore = /var/lib/crier store (command "
+                      "line)\n"),
+      "%s", printed);
 }
 
 Test(cli, output_that_cannot_be_written_is_a_failure) {
