@@ -96,6 +96,7 @@ static uint32_t table_find(chantable_shared_s *s, uint64_t hash) {
   /* The bound is for one who meets a reap and strays into the free list. */
   for (uint32_t hops = 0; e && hops <= s->entries; hops++) {
     entry_s *p = entry_at(s, e);
+    RING_POINT("find: step");
     if (atomic_load_explicit(&p->hash, memory_order_relaxed) == hash)
       return e;
     e = atomic_load_explicit(&p->next, memory_order_acquire);

@@ -12,6 +12,30 @@
 #include <linux/futex.h>
 #include <time.h>
 
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SHLOCK_TSAN
+#endif
+#elif defined(__SANITIZE_THREAD__)
+#define SHLOCK_TSAN
+#endif
+
+/* The sanitizer does not know this call (gcc 12, clang 14): it must be told. */
+#ifdef SHLOCK_TSAN
+#include <sanitizer/tsan_interface.h>
+static int mutex_clocklock(pthread_mutex_t *m, const struct timespec *until) {
+  __tsan_mutex_pre_lock(m, __tsan_mutex_try_lock);
+  int e = pthread_mutex_clocklock(m, CLOCK_MONOTONIC, until);
+  __tsan_mutex_post_lock(
+      m, e ? __tsan_mutex_try_lock_failed : __tsan_mutex_try_lock, 0);
+  return e;
+}
+#else
+static int mutex_clocklock(pthread_mutex_t *m, const struct timespec *until) {
+  return pthread_mutex_clocklock(m, CLOCK_MONOTONIC, until);
+}
+#endif
+
 /* The kernel walks a dead thread's robust list and expects the owner's thread
  * id in the first word of the mutex. */
 static uint32_t lock_word(shlock_s *l) {
@@ -69,8 +93,7 @@ static int lock_timed(shlock_s *l, unsigned slot) {
     t.tv_nsec -= 1000000000L;
     t.tv_sec++;
   }
-  return lock_result(l, slot,
-                     pthread_mutex_clocklock(&l->mutex, CLOCK_MONOTONIC, &t));
+  return lock_result(l, slot, mutex_clocklock(&l->mutex, &t));
 }
 
 int shlock_take(shlock_s *l, shlock_user_s *u, unsigned slot) {

@@ -173,6 +173,7 @@ typedef struct {
   int fail_begin, fail_commit, fail_reopen; /* so many times */
   bool is_kept;                /* a failed commit was written all the same */
   uint32_t transactions, most; /* most: kept; beyond: refused */
+  uint32_t torn; /* bodies that were not whole when they were put */
   long commit_ms;
 } stored_s;
 
@@ -214,6 +215,7 @@ static inline void store_put(ring_store_s *super, const ring_record_s *group,
   }
   for (size_t i = 0; i < n; i++) {
     uint64_t first = store_key(s, group[i].key);
+    s->stored->torn += !record_is_whole(&group[i]);
     if (first) {
       verdicts[i] = (ring_verdict_s){RING_DUPLICATE, first};
       continue;
