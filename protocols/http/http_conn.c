@@ -233,6 +233,14 @@ static void take_chunks(http_conn_s *c, http_bytes_s *b, size_t head_len) {
   b->len = 0;
 }
 
+/* Whether the answer may take the connection over: it is given its turn first.
+ */
+static bool takes_over(const http_request_s *req) {
+  return req->wants_upgrade ||
+         http_accepts_exactly(http_header(req, VIEW_LIT("Accept")),
+                              VIEW_LIT("text/event-stream"));
+}
+
 /* Take the request at the start of `b` off it. False: its head is not whole. */
 static bool take_request(http_conn_s *c, http_bytes_s *b, size_t *scanned) {
   http_request_s *req = &http_current.request;
@@ -247,7 +255,7 @@ static bool take_request(http_conn_s *c, http_bytes_s *b, size_t *scanned) {
     return true;
   }
   size_t head_len = (size_t)n;
-  if (req->wants_upgrade && c->first) {
+  if (c->first && takes_over(req)) {
     hold(c, true);
   } else if (req->chunked) {
     take_chunks(c, b, head_len);
@@ -388,16 +396,10 @@ static void set_time(http_conn_s *c) {
   c->has_short_time = true;
 }
 
-static bool is_late(const http_conn_s *c) {
-  return is_timed(c) && (uint32_t)facil_now_ms() - c->since_ms >= allowed_ms(c);
-}
-
 /* After each time that something was read or refused. */
 static void settle(http_conn_s *c) {
   if (!is_ours(c))
     return;
-  if (is_late(c))
-    refuse(c, 408, "The request did not come in time.");
   if (c->has_ended || c->is_held)
     facil_suspend_read(c->uuid);
   set_time(c);

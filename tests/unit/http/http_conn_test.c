@@ -245,9 +245,11 @@ static bool ends_well(long within_ms) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+static size_t queue_limit = 65536;
+
 static int set_limits(void *unused) {
   (void)unused;
-  sock_set_queue_limit(65536);
+  sock_set_queue_limit(queue_limit);
   return 0;
 }
 
@@ -282,7 +284,8 @@ static void stop_server(void) {
 }
 
 TestSuite(http_conn, .init = start_server, .fini = stop_server, .timeout = 60);
-/* These set times of their own before they start theirs. */
+/* These have settings of their own and start theirs themselves. */
+TestSuite(http_queue, .fini = stop_server, .timeout = 60);
 TestSuite(http_time, .fini = stop_server, .timeout = 60);
 
 /* ---- the client -----------------------------------------------------------
@@ -1100,9 +1103,11 @@ static size_t hold_once(int other, const char *one, size_t count,
 /* What the first round leaves behind are spare objects for the second. */
 static void expect_held(const char *one, size_t count, const char *expected) {
   int other = dial();
+  wait_for(other, 1);
   size_t first = hold_once(other, one, count, expected);
   size_t second = hold_once(other, one, count, expected);
   cr_assert(second < first + 4096, "%zu after %zu", second, first);
+  close(other);
 }
 
 Test(http_conn, a_client_that_does_not_read_is_not_read) {
@@ -1127,6 +1132,43 @@ Test(http_conn, large_answers_hold_the_client_too) {
 Test(http_conn, late_answers_hold_the_client_too) {
   expect_held("POST /later/1 HTTP/1.1\r\n" H "Content-Length: 1\r\n\r\n1", 2000,
               OK("1", "1"));
+}
+
+static void expect_held_with(size_t limit) {
+  char body[20001], expected[21000];
+  queue_limit = limit;
+  start_server();
+  for (size_t i = 0; i < 20000; i++)
+    body[i] = (char)('a' + i % 26);
+  body[20000] = 0;
+  snprintf(expected, sizeof expected, OK("20000", "%s"), body);
+  expect_held(GET("/big/20000"), 600, expected);
+  snprintf(expected, sizeof expected, OK("5000", "%.5000s"), body);
+  expect_held(GET("/big/5000"), 2000, expected);
+}
+
+Test(http_queue, a_short_queue_takes_all_answers_in_time) {
+  expect_held_with(4096);
+}
+
+Test(http_queue, a_long_queue_is_not_filled) {
+  expect_held_with(16 << 20);
+}
+
+/* One late answer, then two that are kept and larger than the queue. */
+Test(http_queue, large_answers_wait_for_a_short_queue) {
+  queue_limit = 4096;
+  start_server();
+  size_t got;
+  int fd = dial();
+  send_text(fd, "POST /later/20 HTTP/1.1\r\n" H "Content-Length: 1\r\n\r\n1");
+  send_text(fd, GET("/big/20000") GET("/big/30000") GET("/hello"));
+  shutdown(fd, SHUT_WR);
+  char *text = receive(fd, UNTIL_END, &got);
+  cr_assert(got > 50000 && got < 51000, "%zu", got);
+  cr_assert_not_null(strstr(text, "\r\n\r\nhello"));
+  free(text);
+  close(fd);
 }
 
 Test(http_conn, many_requests_in_one_go_are_all_answered) {
