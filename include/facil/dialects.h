@@ -11,6 +11,9 @@ typedef struct {
   bool slow_closes;         /* slow = close: 4000 instead of skipping */
   uint32_t drain_notice_ms; /* `drain` goes out this long before 1001 */
   size_t message_max;
+  uint64_t replay_limit; /* messages in one answer */
+  uint64_t poll_max_wait_ms;
+  uint64_t batch_max; /* messages in one batch */
 } dialect_settings_s;
 
 /* Before the first connection, in each process. */

@@ -82,12 +82,12 @@ FACIL_PUBLIC void(http_reply)(http_s *h, struct http_answer answer);
 FACIL_PUBLIC void http_problem(http_s *h, int status, const char *detail,
                                view_s headers);
 
-/* Answer with `head`, the whole 101 head, and give the connection to
- * `protocol`, which gets what was read behind the request (sock_unread) as its
- * first bytes. Only in the handler: a request that wants an upgrade is handed
- * to its handler when all before it have been answered. `h` is gone after this.
- * 0; -1: the connection is gone; `protocol`'s on_close is called in that case
- * too. */
+/* Answer with `head`, a whole head (101, or one whose body the connection's end
+ * ends), and give the connection to `protocol`, which gets what was read behind
+ * the request (sock_unread) as its first bytes. Only in the handler: a request
+ * that wants an upgrade or accepts text/event-stream is handed to its handler
+ * when all before it have been answered. `h` is gone after this. 0; -1: the
+ * connection is gone; `protocol`'s on_close is called in that case too. */
 FACIL_PUBLIC int http_upgrade(http_s *h, view_s head, protocol_s *protocol);
 
 /* Append `text` to `out` as the inside of a JSON string, escaped: '"', '\\',

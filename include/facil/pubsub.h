@@ -42,6 +42,12 @@ FACIL_PUBLIC void pubsub_set(const engine_s *engine,
  * says why not. */
 FACIL_PUBLIC const char *channel_name_fault(view_s name);
 
+/* NULL if `pattern` may be one: a name in which `*` stands for a part (a run
+ * without ':' or '/'), or a final `**` for all the rest; else why not. */
+FACIL_PUBLIC const char *pattern_fault(view_s pattern);
+
+FACIL_PUBLIC bool pattern_matches(view_s pattern, view_s name);
+
 /* ---- publishing -------------------------------------------------------- */
 
 /* Publish one message; its channel's name has been checked. As
@@ -49,6 +55,15 @@ FACIL_PUBLIC const char *channel_name_fault(view_s name);
 FACIL_PUBLIC FACIL_MUST_CHECK int
 pubsub_publish(const message_s *message,
                void (*done)(void *arg, const published_s *result), void *arg);
+
+/* A group, all or nothing: `done` comes once for each message. */
+FACIL_PUBLIC FACIL_MUST_CHECK int
+pubsub_publish_group(const message_s *group, size_t n,
+                     void (*done)(void *arg, const published_s *result),
+                     void *arg);
+
+/* The engine, for what only reads: history, info, lists. */
+FACIL_PUBLIC const engine_s *pubsub_engine(void);
 
 /* Find out what a message is from the media type that came with it (empty:
  * none) and its bytes: fills kind and type. What has no type, or the one that
@@ -64,7 +79,8 @@ typedef struct subscription_s {
   reader_s *reader;
   struct run_s *run; /* NULL: free for use */
   struct subscription_s *next;
-  uint64_t at;     /* the reader's place in the run */
+  uint64_t at; /* the reader's place in the run; 0: before all that is kept */
+  uint64_t start;  /* the cursor that it began with */
   uint64_t cursor; /* the id up to which it has everything */
 } subscription_s;
 
@@ -73,7 +89,12 @@ struct reader_s {
   const reader_kind_s *kind;
   intptr_t uuid;
   subscription_s *subs;
+  struct slice_s *slice; /* what is being offered from the store */
+  subscription_s *slice_of;
+  uint64_t
+      cursor; /* the highest id sent; of a merged reader: all up to it was */
   uint32_t count;
+  bool is_merged;       /* one cursor for all channels: ids come in one order */
   subscription_s first; /* most have one */
 };
 
@@ -83,12 +104,19 @@ FACIL_PUBLIC void reader_init(reader_s *r, intptr_t uuid,
 /* Leave all channels. Also for a reader that is all zero. */
 FACIL_PUBLIC void reader_fini(reader_s *r);
 
-/* Subscribe, live from now on. A publish that begins after this has returned
+/* Subscribe to a channel, or to a pattern (a name with a '*'; it has been
+ * checked), live from now on. A publish that begins after this has returned
  * reaches the reader. `*cursor` is the id behind which its messages begin. 0;
  * -1: EEXIST, it is subscribed already (`*cursor` is set); ENOSPC, it has
  * subscriptions_max; ENOMEM. */
 FACIL_PUBLIC FACIL_MUST_CHECK int reader_subscribe(reader_s *r, view_s channel,
                                                    uint64_t *cursor);
+
+/* Go back: what is kept above `cursor` on a channel comes (again), and a gap is
+ * told if something above it is gone; with 0 all that is kept comes. A merged
+ * reader goes back on all its channels (`channel` is not looked at). 0; -1 and
+ * ENOENT: it is not subscribed. */
+FACIL_PUBLIC int reader_rewind(reader_s *r, view_s channel, uint64_t cursor);
 
 /* 0; -1 and ENOENT: it is not subscribed. */
 FACIL_PUBLIC int reader_unsubscribe(reader_s *r, view_s channel);
@@ -101,11 +129,30 @@ FACIL_PUBLIC view_s reader_channel(const reader_s *r);
 FACIL_PUBLIC void reader_ready(reader_s *r);
 FACIL_PUBLIC size_t reader_sent(reader_s *r, size_t sent);
 
+/* The id up to which everything has been delivered to this worker. */
+FACIL_PUBLIC uint64_t pubsub_delivered(void);
+
 /* The broker's clock: an id given now would be about this. */
 FACIL_PUBLIC uint64_t pubsub_now(void);
 
 /* The id up to which nothing is missing on any of its channels; 0: it lags. */
 FACIL_PUBLIC uint64_t reader_cursor(const reader_s *r);
+
+/* ---- waiting for one message ------------------------------------------- */
+
+/* Waits for the next message of any of some channels: for a long poll. Lies in
+ * the waiter's object; `on_news` is called once, in a later turn. */
+typedef struct waiter_s {
+  list_s told; /* in the list of those that are to be called */
+  struct wait_s *waits;
+  void (*on_news)(struct waiter_s *w);
+} waiter_s;
+
+FACIL_PUBLIC void waiter_init(waiter_s *w, void (*on_news)(waiter_s *w));
+/* As reader_subscribe. */
+FACIL_PUBLIC FACIL_MUST_CHECK int waiter_add(waiter_s *w, view_s channel,
+                                             uint64_t *cursor);
+FACIL_PUBLIC void waiter_fini(waiter_s *w);
 
 /* ---- for the engine ---------------------------------------------------- */
 

@@ -12,11 +12,13 @@ void dialects_set(const dialect_settings_s *s) {
 
 void dialects_notice(void) {
   websocket_each(native_v1_notice);
+  history_notice();
 }
 
 const http_route_s *dialects_routes(size_t *count) {
-  static const http_route_s *const tables[] = {publish_routes, native_routes,
-                                               health_routes, assets_routes};
+  static const http_route_s *const tables[] = {
+      publish_routes,  batch_routes,  subscribe_routes,
+      channels_routes, health_routes, assets_routes};
   static http_route_s all[ROUTES_MAX];
   size_t n = 0;
   for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)

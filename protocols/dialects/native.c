@@ -12,7 +12,6 @@
 
 #define CLOSE_SLOW 4000
 #define CLOSE_GAP 4001
-#define SINCE_DIGITS 16 /* ids are below 2^53 */
 
 /* ---- raw --------------------------------------------------------------- */
 
@@ -51,14 +50,15 @@ static void raw_on_gap(reader_s *r, view_s channel, uint64_t from,
 static const reader_kind_s raw_kind = {raw_size, raw_write, raw_on_gap};
 
 static void raw_on_open(websocket_s *ws, void *arg) {
-  const native_open_s *open = arg;
+  const subscribe_s *ask = arg;
   raw_s *raw = websocket_user(ws);
-  uint64_t cursor, from, to;
+  uint64_t cursor;
   reader_init(&raw->reader, websocket_uuid(ws), &raw_kind);
-  if (reader_subscribe(&raw->reader, open->channels[0].name, &cursor) < 0)
+  if (reader_subscribe(&raw->reader, ask->names[0], &cursor) < 0)
     websocket_close(ws, WS_CLOSE_TRY_LATER, VIEW_LIT("no room"));
-  else if (native_gap(&open->since, cursor, &from, &to))
-    raw_on_gap(&raw->reader, open->channels[0].name, from, to);
+  else if (ask->since.what != SINCE_NOW)
+    reader_rewind(&raw->reader, ask->names[0],
+                  since_cursor(&ask->since, ask->names, 1, cursor));
 }
 
 static void raw_published(void *arg, const published_s *p) {
@@ -99,115 +99,15 @@ static const websocket_handler_s raw_handler = {.size = sizeof(raw_s),
                                                 .on_sent = raw_on_sent,
                                                 .on_close = raw_on_close};
 
-/* ---- since ------------------------------------------------------------- */
+/* ---- the handshake ----------------------------------------------------- */
 
-bool native_gap(const native_since_s *since, uint64_t cursor, uint64_t *from,
-                uint64_t *to) {
-  /* Nothing is kept: whoever asks for more than what comes from now on is told
-   * that it may be missing. An id between the last one and the clock lacks
-   * nothing; one beyond the clock is of a broker whose clock was ahead. */
-  if (since->is_now ||
-      (since->is_id && since->id >= cursor && since->id <= pubsub_now()))
-    return false;
-  *from = since->is_id && since->id < cursor ? since->id + 1 : 1;
-  *to = cursor;
-  return true;
-}
-
-/* An id, "first", "now" or "-N". False: none of them. */
-bool native_since(view_s text, native_since_s *since) {
-  *since = (native_since_s){.is_now = view_eq(text, VIEW_LIT("now"))};
-  if (since->is_now || view_eq(text, VIEW_LIT("first")))
-    return true;
-  bool is_last = text.len && text.data[0] == '-';
-  if (is_last)
-    text = view_sub(text, 1, text.len);
-  if (!text.len || text.len > SINCE_DIGITS)
-    return false;
-  for (size_t i = 0; i < text.len; i++) {
-    if (text.data[i] < '0' || text.data[i] > '9')
-      return false;
-    since->id = since->id * 10 + (uint64_t)(text.data[i] - '0');
-  }
-  since->is_id = !is_last;
-  since->is_now = is_last && since->id == 0;
-  return true;
-}
-
-/* ---- the routes -------------------------------------------------------- */
-
-static void upgrade(http_s *h, native_open_s *open) {
+void native_start(http_s *h, subscribe_s *ask) {
   static const view_s names[] = {VIEW_INIT("crier.v1"), VIEW_INIT("")};
   static const websocket_handler_s *const handlers[] = {&native_v1_handler,
                                                         &raw_handler};
-  view_s want = VIEW_LIT("Upgrade: websocket\r\nConnection: Upgrade\r\n");
-  if (!http_request(h)->wants_upgrade)
-    http_problem(h, 426, "Subscribe here over WebSocket.", want);
-  else if (facil_is_draining())
+  bool is_raw_possible = ask->count == 1 && !ask->has_pattern;
+  if (facil_is_draining())
     http_problem(h, 503, "The broker is shutting down.", VIEW_LIT(""));
   else /* raw serves exactly one channel */
-    websocket_upgrade(h, names, handlers, open->count == 1 ? 2 : 1, open);
+    websocket_upgrade(h, names, handlers, is_raw_possible ? 2 : 1, ask);
 }
-
-/* Fill open->channels and open->since from the query. NULL, or what is wrong.
- */
-static const char *read_query(http_s *h, native_open_s *open, char *scratch) {
-  view_s query = http_request(h)->query, name, value;
-  bool has_since = false;
-  while (http_query_next(&query, &name, &value)) {
-    ssize_t n = http_percent_decode(value, scratch);
-    if (n < 0)
-      return "The query has a '%' without two hexadecimal digits.";
-    view_s text = view_of(scratch, (size_t)n);
-    scratch += n;
-    if (view_eq(name, VIEW_LIT("since"))) {
-      if (has_since || !native_since(text, &open->since))
-        return "since is an id, 'first', 'now' or -N, once.";
-      has_since = true;
-    } else if (view_eq(name, VIEW_LIT("channel")) && open->takes_channels) {
-      const char *fault = channel_name_fault(text);
-      if (fault)
-        return fault;
-      if (open->count == NATIVE_CHANNELS_MAX)
-        return "The query names too many channels.";
-      open->channels[open->count++].name = text;
-    } else {
-      return "The query has a parameter that is not known here.";
-    }
-  }
-  return NULL;
-}
-
-static void open_with(http_s *h, native_open_s *open) {
-  char *scratch = malloc(http_request(h)->query.len + 1);
-  const char *fault = scratch ? read_query(h, open, scratch) : NULL;
-  if (!scratch)
-    http_problem(h, 503, "There is no memory now.", VIEW_LIT(""));
-  else if (fault)
-    http_problem(h, 400, fault, VIEW_LIT(""));
-  else
-    upgrade(h, open);
-  free(scratch);
-}
-
-static void on_channel(http_s *h, view_s channel) {
-  native_open_s open = {.since = {.is_now = true}, .count = 1};
-  const char *fault = channel_name_fault(channel);
-  open.channels[0].name = channel;
-  if (fault)
-    http_problem(h, 400, fault, VIEW_LIT(""));
-  else
-    open_with(h, &open);
-}
-
-static void on_subscribe(http_s *h, view_s segment) {
-  (void)segment;
-  native_open_s open = {.since = {.is_now = true}, .takes_channels = true};
-  open_with(h, &open);
-}
-
-const http_route_s native_routes[] = {
-    {"GET", "/channels/*", on_channel},
-    {"GET", "/subscribe", on_subscribe},
-    {0},
-};

@@ -3,15 +3,17 @@
  * A command is answered, in order, with its `ref` if it has one; what cannot be
  * done is an `error`, and the connection stays. Messages come as frames of the
  * tails; answers, gaps and cursors go through the connection's own queue. */
+#include "content.h"
 #include "facil/json_check.h"
 #include "json_text.h"
+#include "message_json.h"
 #include "native.h"
+#include "replay.h"
 #include <errno.h>
-#include <jansson.h>
-#include <openssl/evp.h>
 #include <stdlib.h>
 
 #define CLOSE_SLOW 4000
+#define REPLAY_BYTES 65536u
 
 typedef struct {
   reader_s reader; /* first */
@@ -23,55 +25,16 @@ static v1_s *v1_of(websocket_s *ws) {
 
 /* ---- messages as frames ------------------------------------------------ */
 
-/* {"op":"message","channel":C,"id":N,"type":T,"data":D,"event":E} */
-static size_t object_size(const message_s *m) {
-  char id[NUMBER_MAX];
-  size_t n = sizeof "{\"op\":\"message\",\"channel\":,\"id\":,\"type\":,}" - 1;
-  n += json_string_size(m->channel) + number_write(id, m->id) +
-       json_string_size(m->type);
-  if (m->kind == MESSAGE_BINARY)
-    n += sizeof "\"data64\":" - 1 + json_base64_size(m->data);
-  else if (m->kind == MESSAGE_TEXT)
-    n += sizeof "\"data\":" - 1 + json_string_size(m->data);
-  else
-    n += sizeof "\"data\":" - 1 + m->data.len;
-  if (m->event.len)
-    n += sizeof ",\"event\":" - 1 + json_string_size(m->event);
-  return n;
-}
-
-static void object_write(const message_s *m, char *out) {
-  out = json_raw(out, VIEW_LIT("{\"op\":\"message\",\"channel\":"));
-  out = json_string_write(out, m->channel);
-  out = json_raw(out, VIEW_LIT(",\"id\":"));
-  out += number_write(out, m->id);
-  out = json_raw(out, VIEW_LIT(",\"type\":"));
-  out = json_string_write(out, m->type);
-  if (m->kind == MESSAGE_BINARY) {
-    out = json_raw(out, VIEW_LIT(",\"data64\":"));
-    out = json_base64_write(out, m->data);
-  } else {
-    out = json_raw(out, VIEW_LIT(",\"data\":"));
-    out = m->kind == MESSAGE_TEXT ? json_string_write(out, m->data)
-                                  : json_raw(out, m->data);
-  }
-  if (m->event.len) {
-    out = json_raw(out, VIEW_LIT(",\"event\":"));
-    out = json_string_write(out, m->event);
-  }
-  json_raw(out, VIEW_LIT("}"));
-}
-
 static size_t frame_size(const message_s *m) {
-  size_t n = object_size(m);
+  size_t n = message_json_size(m, true);
   return ws_frame_head_size(n) + n;
 }
 
 static void frame_write(const message_s *m, char *out) {
   char head[WS_FRAME_HEAD_MAX];
-  size_t n = ws_frame_head(head, WS_FIN_TEXT, object_size(m));
+  size_t n = ws_frame_head(head, WS_FIN_TEXT, message_json_size(m, true));
   memcpy(out, head, n);
-  object_write(m, out + n);
+  message_json_write(out + n, m, true);
 }
 
 /* ---- answers ----------------------------------------------------------- */
@@ -98,11 +61,6 @@ static void answer_error(websocket_s *ws, const char *code, const char *detail,
          ref);
 }
 
-static json_t *gap_object(uint64_t from, uint64_t to) {
-  return json_pack("{s:I, s:I}", "from", (json_int_t)from, "to",
-                   (json_int_t)to);
-}
-
 static void v1_on_gap(reader_s *r, view_s channel, uint64_t from, uint64_t to) {
   websocket_s *ws = websocket_of(r);
   if (dialect_settings.slow_closes) {
@@ -120,10 +78,10 @@ static const reader_kind_s v1_kind = {frame_size, frame_write, v1_on_gap};
 
 /* A command as it was read. */
 typedef struct {
-  size_t len;   /* of the frame */
-  json_t *json; /* what stands for "data" is null here unless it is a string */
+  json_t *json; /* see content_load */
   json_t *ref;  /* borrowed, or NULL */
-  view_s data;  /* the value of "data" as it stands in the frame; empty: none */
+  size_t len;   /* of its text */
+  content_s *content;
 } command_s;
 
 /* ---- commands ---------------------------------------------------------- */
@@ -141,70 +99,118 @@ static bool channel_of(websocket_s *ws, const command_s *cmd, view_s *name) {
   return !fault;
 }
 
-static bool since_of(json_t *cmd, native_since_s *since) {
+static bool since_of(json_t *cmd, since_s *since) {
   json_t *j = json_object_get(cmd, "since");
-  *since = (native_since_s){.is_now = true};
+  *since = (since_s){.what = SINCE_NOW};
   if (!j)
     return true;
-  if (json_is_integer(j) && json_integer_value(j) >= 0) {
-    *since =
-        (native_since_s){.is_id = true, .id = (uint64_t)json_integer_value(j)};
-    return true;
-  }
   if (json_is_integer(j)) {
-    *since = (native_since_s){0};
-    return true;
+    json_int_t n = json_integer_value(j);
+    *since =
+        (since_s){n < 0 ? SINCE_LAST : SINCE_ID, (uint64_t)(n < 0 ? -n : n)};
+    return n > -((json_int_t)1 << 53);
   }
   return json_is_string(j) &&
-         native_since(view_of(json_string_value(j), json_string_length(j)),
-                      since);
+         since_read(view_of(json_string_value(j), json_string_length(j)),
+                    since);
 }
 
-static void subscribe(websocket_s *ws, view_s name, const native_since_s *since,
+/* {"op":"subscribed","channel":C,"messages":[…],"cursor":N,…,"ref":R} */
+static void answer_subscribed(websocket_s *ws, view_s name, const replay_s *r,
+                              json_t *ref) {
+  char *ref_text = ref ? json_dumps(ref, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+  view_s ref_json = view_str(ref_text);
+  char *text =
+      malloc(replay_json_max(r) + json_string_size(name) + ref_json.len + 64);
+  if (!text || (ref && !ref_text)) {
+    sock_abort(websocket_uuid(ws), "out of memory");
+  } else {
+    char *end = json_raw(text, VIEW_LIT("{\"op\":\"subscribed\","));
+    end = json_raw(end, memchr(name.data, '*', name.len)
+                            ? VIEW_LIT("\"pattern\":")
+                            : VIEW_LIT("\"channel\":"));
+    end = json_string_write(end, name);
+    *end++ = ',';
+    end = replay_json_write(end, r);
+    if (ref) {
+      end = json_raw(end, VIEW_LIT(",\"ref\":"));
+      end = json_raw(end, ref_json);
+    }
+    *end++ = '}';
+    websocket_write(ws, view_of(text, (size_t)(end - text)), true);
+  }
+  free(text);
+  free(ref_text);
+}
+
+/* The replay is inside the answer, up to REPLAY_BYTES; what is more follows by
+ * itself, as messages, and then the subscription is live. */
+static void subscribe(websocket_s *ws, view_s name, const since_s *since,
                       json_t *ref) {
-  uint64_t cursor, from, to;
-  if (reader_subscribe(&v1_of(ws)->reader, name, &cursor) < 0 &&
-      errno != EEXIST) {
+  reader_s *reader = &v1_of(ws)->reader;
+  uint64_t cursor;
+  bool is_new = reader_subscribe(reader, name, &cursor) == 0;
+  if (!is_new && errno != EEXIST) {
     if (errno == ENOSPC)
       answer_error(ws, "too_many", "channels.per_connection is reached.", ref);
     else
       answer_error(ws, "unavailable", "There is no memory now.", ref);
     return;
   }
-  json_t *gap = native_gap(since, cursor, &from, &to) ? gap_object(from, to)
-                                                      : json_null();
-  answer(ws,
-         json_pack("{s:s, s:s%, s:I, s:o, s:b, s:[]}", "op", "subscribed",
-                   "channel", name.data, name.len, "cursor", (json_int_t)cursor,
-                   "gap", gap, "more", 0, "messages"),
-         ref);
+  replay_s replay = {.cursor = cursor};
+  engine_limit_s limit = {dialect_settings.replay_limit, REPLAY_BYTES};
+  uint64_t from = since_cursor(since, &name, 1, cursor);
+  if (is_new && since->what != SINCE_NOW &&
+      replay_read(&name, 1, from, limit, &replay) < 0) {
+    reader_unsubscribe(reader, name);
+    answer_error(ws, "unavailable", "The history cannot be read now.", ref);
+  } else {
+    answer_subscribed(ws, name, &replay, ref);
+    if (replay.has_more)
+      reader_rewind(reader, name, replay.cursor);
+  }
+  replay_free(&replay);
+}
+
+/* The channel or the pattern of a command, checked. False: it was answered. */
+static bool name_of(websocket_s *ws, const command_s *cmd, view_s *name) {
+  json_t *pattern = json_object_get(cmd->json, "pattern");
+  const char *fault = "A pattern is a string, and goes without a channel.";
+  if (!pattern)
+    return channel_of(ws, cmd, name);
+  if (json_is_string(pattern) && !json_object_get(cmd->json, "channel")) {
+    *name = view_of(json_string_value(pattern), json_string_length(pattern));
+    fault = pattern_fault(*name);
+  }
+  if (fault)
+    answer_error(ws, "bad_pattern", fault, cmd->ref);
+  return !fault;
 }
 
 static void on_subscribe(websocket_s *ws, const command_s *cmd) {
   view_s name;
-  native_since_s since;
-  if (json_object_get(cmd->json, "pattern"))
-    answer_error(ws, "not_served", "Patterns are not served by this version.",
-                 cmd->ref);
-  else if (!since_of(cmd->json, &since))
+  since_s since;
+  if (!since_of(cmd->json, &since))
     answer_error(ws, "bad_request", "since is an id, 'first', 'now' or -N.",
                  cmd->ref);
-  else if (channel_of(ws, cmd, &name))
+  else if (name_of(ws, cmd, &name))
     subscribe(ws, name, &since, cmd->ref);
 }
 
 static void on_unsubscribe(websocket_s *ws, const command_s *cmd) {
   view_s name;
-  if (!channel_of(ws, cmd, &name))
+  if (!name_of(ws, cmd, &name))
     return;
   if (reader_unsubscribe(&v1_of(ws)->reader, name) < 0)
     answer_error(ws, "not_subscribed", "There is no such subscription.",
                  cmd->ref);
   else
-    answer(ws,
-           json_pack("{s:s, s:s%}", "op", "unsubscribed", "channel", name.data,
-                     name.len),
-           cmd->ref);
+    answer(
+        ws,
+        json_pack("{s:s, s:s%}", "op", "unsubscribed",
+                  json_object_get(cmd->json, "pattern") ? "pattern" : "channel",
+                  name.data, name.len),
+        cmd->ref);
 }
 
 /* ---- publish ----------------------------------------------------------- */
@@ -219,7 +225,8 @@ typedef struct {
 /* It holds the channel's name and the ref, which the command has too. */
 static size_t answer_size(const command_s *cmd) {
   size_t data64 = json_string_length(json_object_get(cmd->json, "data64"));
-  return 64 + cmd->len - cmd->data.len - (data64 < cmd->len ? data64 : 0);
+  return 64 + cmd->len - cmd->content->data.len -
+         (data64 < cmd->len ? data64 : 0);
 }
 
 static void waiting_free(waiting_s *w) {
@@ -241,116 +248,12 @@ static void published(void *arg, const published_s *p) {
                      w->channel, "id", (json_int_t)p->id),
            w->ref);
   else if (ws)
-    answer_error(ws, "unavailable", "The message was not published: try again.",
-                 w->ref);
+    answer_error(ws,
+                 p->status == 422   ? "conflict"
+                 : p->status == 507 ? "full"
+                                    : "unavailable",
+                 publish_fault(p->status), w->ref);
   waiting_free(w);
-}
-
-static int base64_digit(char c) {
-  if (c >= 'A' && c <= 'Z')
-    return c - 'A';
-  if (c >= 'a' && c <= 'z')
-    return c - 'a' + 26;
-  if (c >= '0' && c <= '9')
-    return c - '0' + 52;
-  return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-/* Padded, and the bits that stand for nothing are 0 (RFC 4648 section 3.5): so
- * bytes have one form only. `*padding` is how much there is. */
-static bool is_base64(view_s text, size_t *padding) {
-  size_t n = text.len;
-  *padding = 0;
-  if (n % 4 || !n)
-    return !n;
-  while (*padding < 2 && text.data[n - 1] == '=') {
-    ++*padding;
-    n--;
-  }
-  for (size_t i = 0; i < n; i++)
-    if (base64_digit(text.data[i]) < 0)
-      return false;
-  int unused = *padding == 0 ? 0 : *padding == 1 ? 3 : 15;
-  return !(base64_digit(text.data[n - 1]) & unused);
-}
-
-/* malloc'ed bytes. NULL: it is no base64, or there is no memory. */
-static char *base64_read(view_s text, size_t *len) {
-  size_t padding;
-  if (text.len > INT32_MAX || !is_base64(text, &padding))
-    return NULL;
-  char *out = malloc(text.len / 4 * 3 + 1);
-  if (!out)
-    return NULL;
-  int n = EVP_DecodeBlock((unsigned char *)out,
-                          (const unsigned char *)text.data, (int)text.len);
-  *len = n < 0 ? 0 : (size_t)n - padding; /* the library counts it */
-  return out;
-}
-
-/* What is published, and the bytes that it lies in. */
-typedef struct {
-  message_s message;
-  char *owned; /* malloc'ed, or NULL: they lie in the command */
-} content_s;
-
-static const char *data64_of(json_t *data64, content_s *c) {
-  size_t len = 0;
-  if (json_is_string(data64))
-    c->owned = base64_read(
-        view_of(json_string_value(data64), json_string_length(data64)), &len);
-  if (!c->owned)
-    return "data64 is base64.";
-  c->message.data = view_of(c->owned, len);
-  return NULL;
-}
-
-/* A string travels as its characters unless it is announced as JSON; every
- * other value is JSON, and travels as it stands in the command. */
-static const char *data_of(json_t *data, view_s raw, bool as_json,
-                           content_s *c) {
-  bool as_text = json_is_string(data) && !as_json;
-  c->message.data =
-      as_text ? view_of(json_string_value(data), json_string_length(data))
-              : raw;
-  return as_text || raw.len ? NULL : "The name of data has no escapes.";
-}
-
-static bool is_json_type(view_s type) {
-  message_s probe = {.data = VIEW_LIT("null")};
-  return type.len && !message_classify(&probe, type) &&
-         probe.kind == MESSAGE_JSON;
-}
-
-static const char *content_of(json_t *cmd, view_s raw, content_s *c) {
-  json_t *data = json_object_get(cmd, "data");
-  json_t *data64 = json_object_get(cmd, "data64");
-  json_t *type = json_object_get(cmd, "type");
-  if ((type && !json_is_string(type)) || !data == !data64)
-    return "A publish has data or data64, and type is a string.";
-  view_s media =
-      type ? view_of(json_string_value(type), json_string_length(type))
-           : VIEW_LIT("");
-  const char *fault = data64 ? data64_of(data64, c)
-                             : data_of(data, raw, is_json_type(media), c);
-  if (fault)
-    return fault;
-  if (!media.len && data64)
-    media = VIEW_LIT("application/octet-stream");
-  if (!media.len)
-    media = json_is_string(data) ? VIEW_LIT("text/plain")
-                                 : VIEW_LIT("application/json");
-  return message_classify(&c->message, media);
-}
-
-static const char *event_of(json_t *cmd, message_s *m) {
-  json_t *event = json_object_get(cmd, "event");
-  if (!event)
-    return NULL;
-  if (!json_is_string(event))
-    return "An event's name is a string.";
-  m->event = view_of(json_string_value(event), json_string_length(event));
-  return event_fault(m->event);
 }
 
 static void publish(websocket_s *ws, const content_s *c, const command_s *cmd) {
@@ -373,24 +276,19 @@ static void publish(websocket_s *ws, const content_s *c, const command_s *cmd) {
 }
 
 static void on_publish(websocket_s *ws, const command_s *cmd) {
-  content_s c = {.owned = NULL};
-  if (!channel_of(ws, cmd, &c.message.channel))
+  content_s *c = cmd->content;
+  if (!channel_of(ws, cmd, &c->message.channel))
     return;
-  const char *fault = content_of(cmd->json, cmd->data, &c);
-  if (!fault)
-    fault = event_of(cmd->json, &c.message);
+  const char *fault = content_read(cmd->json, c);
   json_t *echo = json_object_get(cmd->json, "echo");
   if (!fault && echo && !json_is_boolean(echo))
     fault = "echo is true or false.";
-  if (!fault && json_object_get(cmd->json, "key"))
-    fault = "Idempotency keys are not served by this version.";
   if (json_is_false(echo))
-    c.message.origin = websocket_uuid(ws);
+    c->message.origin = websocket_uuid(ws);
   if (fault)
     answer_error(ws, "bad_request", fault, cmd->ref);
   else
-    publish(ws, &c, cmd);
-  free(c.owned);
+    publish(ws, c, cmd);
 }
 
 static void on_ping_op(websocket_s *ws, const command_s *cmd) {
@@ -423,40 +321,15 @@ static void run_command(websocket_s *ws, const command_s *cmd) {
   answer_error(ws, "unknown_op", "There is no such op.", cmd->ref);
 }
 
-/* The document without the value of "data", which may hold numbers that a
- * double cannot: it is not read, but handed on as it stands. NULL: no memory,
- * or a name stands twice in an object, or a number elsewhere is out of range.
- */
-static json_t *read_command(view_s text, view_s data) {
-  const char *in = text.data;
-  char *copy = NULL;
-  size_t len = text.len;
-  if (data.len > 4 && data.data[0] != '"') {
-    size_t before = (size_t)(data.data - text.data);
-    copy = malloc(text.len);
-    if (!copy)
-      return NULL;
-    memcpy(copy, text.data, before);
-    char *end = json_raw(copy + before, VIEW_LIT("null"));
-    end = json_raw(end, view_sub(text, before + data.len, text.len));
-    in = copy;
-    len = (size_t)(end - copy);
-  }
-  json_t *json = json_loadb(
-      in, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-  free(copy);
-  return json;
-}
-
 static void v1_on_message(websocket_s *ws, view_s text, bool is_text) {
   const char *fault = is_text ? json_fault(text) : "Commands are text frames.";
   if (fault) {
     answer_error(ws, "bad_request", fault, NULL);
     return;
   }
-  command_s cmd = {.len = text.len,
-                   .data = json_member(text, VIEW_LIT("data"))};
-  cmd.json = read_command(text, cmd.data);
+  content_s content = {.owned = NULL};
+  command_s cmd = {.len = text.len, .content = &content};
+  cmd.json = content_load(text, &content);
   cmd.ref = json_object_get(cmd.json, "ref");
   if (cmd.json)
     run_command(ws, &cmd);
@@ -465,15 +338,16 @@ static void v1_on_message(websocket_s *ws, view_s text, bool is_text) {
                  "A name stands twice in an object, or a number is too large.",
                  NULL);
   json_decref(cmd.json);
+  content_free(&content);
 }
 
 /* ---- the connection ---------------------------------------------------- */
 
 static void v1_on_open(websocket_s *ws, void *arg) {
-  const native_open_s *open = arg;
+  const subscribe_s *ask = arg;
   reader_init(&v1_of(ws)->reader, websocket_uuid(ws), &v1_kind);
-  for (size_t i = 0; i < open->count && !websocket_is_closing(ws); i++)
-    subscribe(ws, open->channels[i].name, &open->since, NULL);
+  for (size_t i = 0; i < ask->count && !websocket_is_closing(ws); i++)
+    subscribe(ws, ask->names[i], &ask->since, NULL);
 }
 
 static void v1_on_ready(websocket_s *ws) {

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #define EVENT_MAX 255
+#define KEY_MAX 128
 #define TTL_DIGITS 9
 #define QUERY_VALUE_MAX (EVENT_MAX * 3) /* as it is written */
 
@@ -56,13 +57,20 @@ static void reply_published(waiting_s *w, const published_s *p) {
              .body = view_of(body, n));
 }
 
+const char *publish_fault(int status) {
+  if (status == 422)
+    return "Another message was published under this idempotency key.";
+  if (status == 507)
+    return "The history is full.";
+  return "The message was not published: try again.";
+}
+
 static void published(void *arg, const published_s *p) {
   waiting_s *w = arg;
   if (p->status == 201)
     reply_published(w, p);
   else
-    http_problem(w->http, p->status,
-                 "The message was not published: try again.", VIEW_LIT(""));
+    http_problem(w->http, p->status, publish_fault(p->status), VIEW_LIT(""));
   waiting_free(w);
 }
 
@@ -89,11 +97,23 @@ const char *event_fault(view_s event) {
   return NULL;
 }
 
-static const char *ttl_fault(view_s ttl) {
-  bool is_number = ttl.len > 0 && ttl.len <= TTL_DIGITS;
-  for (size_t i = 0; i < ttl.len; i++)
-    is_number &= ttl.data[i] >= '0' && ttl.data[i] <= '9';
-  return is_number ? NULL : "ttl is a number of seconds.";
+static const char *read_ttl(view_s text, uint32_t *ttl) {
+  bool is_number = text.len > 0 && text.len <= TTL_DIGITS;
+  uint32_t n = 0;
+  for (size_t i = 0; is_number && i < text.len; i++) {
+    is_number = text.data[i] >= '0' && text.data[i] <= '9';
+    n = n * 10 + (uint32_t)(text.data[i] - '0');
+  }
+  *ttl = n;
+  return is_number && n ? NULL : "ttl is a number of seconds, at least 1.";
+}
+
+/* It is compared byte by byte, and may stand in logs of others: text. */
+const char *key_fault(view_s key) {
+  bool is_text = key.len >= 1 && key.len <= KEY_MAX;
+  for (size_t i = 0; is_text && i < key.len; i++)
+    is_text = key.data[i] >= ' ' && key.data[i] <= '~';
+  return is_text ? NULL : "An idempotency key is text of 1 to 128 bytes.";
 }
 
 /* What the query asks for; `room` is for what it says, decoded. NULL, or what
@@ -117,12 +137,20 @@ static const char *read_query(http_s *h, message_s *m, char *room) {
       fault = event_fault(text);
     } else if (view_eq(name, VIEW_LIT("ttl")) && !has_ttl) {
       has_ttl = true;
-      fault = ttl_fault(text);
+      fault = read_ttl(text, &m->ttl_s);
     }
     if (fault)
       return fault;
   }
   return NULL;
+}
+
+static const char *read_key(const http_request_s *req, message_s *m) {
+  size_t times = http_header_times(req, VIEW_LIT("Idempotency-Key"));
+  if (!times)
+    return NULL;
+  m->key = http_header(req, VIEW_LIT("Idempotency-Key"));
+  return times > 1 ? "Idempotency-Key is there twice." : key_fault(m->key);
 }
 
 static void publish(http_s *h, view_s channel) {
@@ -141,13 +169,10 @@ static void publish(http_s *h, view_s channel) {
     fault = "Content-Type is there twice.";
   if (!fault)
     fault = message_classify(&m, http_header(req, VIEW_LIT("Content-Type")));
+  if (!fault)
+    fault = read_key(req, &m);
   if (fault) {
     http_problem(h, 400, fault, VIEW_LIT(""));
-    return;
-  }
-  if (http_header_times(req, VIEW_LIT("Idempotency-Key"))) {
-    http_problem(h, 501, "Idempotency-Key is not served by this version.",
-                 VIEW_LIT(""));
     return;
   }
   waiting_s *w = waiting_new(h, channel);

@@ -57,6 +57,13 @@ channel_s *channel_get(view_s name, uint64_t hash) {
   *c = (channel_s){.hash = hash, .name_len = (uint8_t)name.len};
   memcpy(c->name, name.data, name.len);
   facil_set_init(&c->first.readers);
+  list_init(&c->waiters);
+  c->is_pattern = memchr(name.data, '*', name.len) != NULL;
+  c->keeps = engine->keeps(c->is_pattern ? view_of(NULL, 0) : name);
+  if (c->is_pattern && pattern_add(c) < 0) {
+    free(c);
+    return NULL;
+  }
   channel_s **b = &buckets[hash & (bucket_count - 1)];
   c->next = *b;
   *b = c;
@@ -83,8 +90,11 @@ void channel_drop(channel_s *c) {
   }
   if (c->first.kind && !c->first.readers.count)
     run_clear(&c->first);
-  if (c->first.kind || c->first.next)
+  if (c->first.kind || c->first.next || !list_empty(&c->waiters))
     return;
+  if (c->is_pattern)
+    pattern_remove(c);
+  catchup_forget(); /* slices are known by their channel */
   channel_s **b = &buckets[c->hash & (bucket_count - 1)];
   while (*b != c)
     b = &(*b)->next;
@@ -109,7 +119,7 @@ run_s *run_get(channel_s *c, const reader_kind_s *kind) {
   r->channel = c;
   r->kind = kind;
   r->tail = NULL;
-  r->end = 0;
+  r->end = 1; /* 0 is the place of a reader that lacks more than the tail has */
   r->caught = 0;
   return r;
 }

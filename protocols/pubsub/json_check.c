@@ -201,3 +201,17 @@ view_s json_member(view_s text, view_s name) {
       return found;
   }
 }
+
+bool json_element(view_s *rest, view_s *element) {
+  scan_s s = {.at = rest->data, .end = rest->data + rest->len};
+  skip_space(&s);
+  if (!take(&s, '[') && !take(&s, ','))
+    return false;
+  skip_space(&s);
+  const char *start = s.at;
+  if (!take_value(&s))
+    return false;
+  *element = view_of(start, (size_t)(s.at - start));
+  *rest = view_of(s.at, (size_t)(s.end - s.at));
+  return true;
+}

@@ -20,6 +20,16 @@ void pubsub_set(const engine_s *e, const pubsub_settings_s *s) {
   tail_limits(s->tail_size, s->tail_total);
 }
 
+int pubsub_publish_group(const message_s *group, size_t n,
+                         void (*done)(void *arg, const published_s *result),
+                         void *arg) {
+  return engine->publish(group, n, done, arg);
+}
+
+const engine_s *pubsub_engine(void) {
+  return engine;
+}
+
 int pubsub_publish(const message_s *message,
                    void (*done)(void *arg, const published_s *result),
                    void *arg) {
@@ -28,11 +38,7 @@ int pubsub_publish(const message_s *message,
 
 /* ---- delivery ---------------------------------------------------------- */
 
-void pubsub_deliver(const message_s *m) {
-  delivered_id = m->id;
-  channel_s *c = channel_find(m->channel, m->hash);
-  if (!c)
-    return;
+static void deliver(channel_s *c, const message_s *m) {
   for (run_s *run = &c->first; run; run = run->next)
     if (run->readers.count) {
       tail_append(run, m);
@@ -40,6 +46,15 @@ void pubsub_deliver(const message_s *m) {
       facil_set_ready(&run->readers);
     }
   c->last_id = m->id;
+  waiters_tell(c);
+}
+
+void pubsub_deliver(const message_s *m) {
+  delivered_id = m->id;
+  channel_s *c = channel_find(m->channel, m->hash);
+  if (c)
+    deliver(c, m);
+  pattern_each_match(m, deliver);
 }
 
 bool pubsub_can_take(void) {
@@ -48,6 +63,7 @@ bool pubsub_can_take(void) {
 
 void pubsub_turn(void) {
   tail_turn();
+  catchup_forget();
 }
 
 /* ---- where a reader stands --------------------------------------------- */
@@ -64,10 +80,24 @@ static void arrive(subscription_s *s, uint64_t at, uint64_t id) {
     tail_read_by_all(run);
 }
 
-/* What the reader lacks is gone from the tail: it goes on from what is left. */
+/* It lacks more than the tail keeps. */
+static bool is_lost(const subscription_s *s) {
+  return s->at < tail_start(s->run);
+}
+
+void reader_settle(subscription_s *s) {
+  run_s *run = s->run;
+  if (s->at == run->end)
+    run->caught--;
+  s->at = 0;
+  if (s->cursor >= tail_trimmed_id(run))
+    arrive(s, tail_place(run, s->cursor), s->cursor);
+}
+
+/* What the reader lacks is kept nowhere: it goes on from what is left. */
 static bool tell_gap(reader_s *r, subscription_s *s) {
   uint64_t start = tail_start(s->run);
-  if (s->at >= start)
+  if (!is_lost(s) || s->run->channel->keeps)
     return false;
   uint64_t from = s->cursor + 1, to = tail_trimmed_id(s->run);
   arrive(s, start, to);
@@ -123,14 +153,15 @@ static subscription_s *oldest(const reader_s *r, const part_s *parts, int n,
 /* From `at` on all frames that are of one sort (for this reader, or skipped),
  * no newer than `until`, and that lie together. */
 static part_s part_from(const reader_s *r, subscription_s *s, uint64_t at,
-                        uint64_t until) {
+                        uint64_t until, uint64_t last) {
   const frame_s *f = tail_frame(s->run, at);
-  bool skips = f->origin == r->uuid;
+  /* An id that came by a channel does not come by a pattern once more. */
+  bool skips = f->origin == r->uuid || f->id == last;
   part_s part = {s, at, f->end, f->id, skips};
   uint64_t limit = at + tail_piece(s->run, at, s->run->end).len;
   while (part.to < limit) {
     f = tail_next(s->run, f);
-    if (f->id > until || (f->origin == r->uuid) != skips)
+    if (f->id > until || (f->origin == r->uuid) != skips || f->id == last)
       break;
     part.to = f->end;
     part.id = f->id;
@@ -150,7 +181,8 @@ static int plan(const reader_s *r, part_s *parts, int max) {
     for (int i = 0; i < n; i++)
       if (parts[i].sub == s)
         at = parts[i].to;
-    parts[n++] = part_from(r, s, at, until);
+    parts[n] = part_from(r, s, at, until, n ? parts[n - 1].id : r->cursor);
+    n++;
   }
   return n;
 }
@@ -196,11 +228,23 @@ static void offer_plan(reader_s *r) {
   }
 }
 
+static subscription_s *first_lost(const reader_s *r) {
+  subscription_s *s = r->subs;
+  while (s && !is_lost(s))
+    s = s->next;
+  return s;
+}
+
 void reader_ready(reader_s *r) {
   if (!r->count)
     return;
   if (tell_gaps(r)) { /* the gap leaves first */
     sock_want_ready(r->uuid);
+    return;
+  }
+  subscription_s *lost = first_lost(r);
+  if (lost) {
+    catchup_ready(r, lost);
     return;
   }
   if (r->count == 1 && !has_news(r->subs))
@@ -211,6 +255,12 @@ void reader_ready(reader_s *r) {
     offer_plan(r);
 }
 
+/* The highest id that was sent, whatever the channel. */
+static void merge_cursor(reader_s *r, uint64_t id) {
+  if (id > r->cursor)
+    r->cursor = id;
+}
+
 /* `sent` bytes from `at` on have left: step to the end of the frame that they
  * reach into. Returns the bytes of it that have not left. */
 static size_t advance(subscription_s *s, uint64_t at, size_t sent) {
@@ -218,12 +268,14 @@ static size_t advance(subscription_s *s, uint64_t at, size_t sent) {
   uint64_t to = at + sent;
   if (to == run->end) {
     arrive(s, to, run->channel->last_id);
+    merge_cursor(s->reader, s->cursor);
     return 0;
   }
   if (!sent)
     return 0;
   const frame_s *f = tail_frame(run, to - 1);
   arrive(s, f->end, f->id);
+  merge_cursor(s->reader, f->id);
   return (size_t)(f->end - to);
 }
 
@@ -239,6 +291,7 @@ static size_t sent_plan(reader_s *r, size_t sent) {
       return 0;
     }
     arrive(p->sub, p->to, p->id);
+    merge_cursor(r, p->id);
     if (!p->skips)
       sent -= len;
   }
@@ -249,6 +302,8 @@ size_t reader_sent(reader_s *r, size_t sent) {
   size_t rest;
   if (!r->count)
     return 0;
+  if (r->slice)
+    return catchup_sent(r, sent);
   if (is_simple(r)) {
     rest = advance(r->subs, r->subs->at, sent);
     if (r->subs->at != r->subs->run->end)
@@ -299,16 +354,36 @@ static int join(reader_s *r, subscription_s *s, channel_s *c, uint64_t cursor) {
                         .run = run,
                         .next = r->subs,
                         .at = run->end,
+                        .start = cursor,
                         .cursor = cursor};
   if (facil_set_add(&run->readers, &s->member) < 0) {
     s->run = NULL;
     return -1;
   }
   run->caught++;
+  if (!r->count)
+    r->cursor = cursor;
   r->subs = s;
   r->count++;
   subscription_count++;
   return 0;
+}
+
+/* Count first, then take what is published so far, then let join: whatever
+ * begins after the subscriber was answered finds the count. */
+uint64_t channel_watch(channel_s *c) {
+  uint64_t id =
+      c->is_pattern ? engine->watch_all() : engine->watch(c->hash, &c->ref);
+  if (id > c->last_id)
+    c->last_id = id;
+  return id;
+}
+
+void channel_unwatch(channel_s *c) {
+  if (c->is_pattern)
+    engine->unwatch_all();
+  else
+    engine->unwatch(c->hash, &c->ref);
 }
 
 int reader_subscribe(reader_s *r, view_s name, uint64_t *cursor) {
@@ -328,11 +403,7 @@ int reader_subscribe(reader_s *r, view_s name, uint64_t *cursor) {
     errno = ENOMEM;
     return -1;
   }
-  /* Count first, then take what is published so far, then join: whatever begins
-   * after this call has returned finds the count. */
-  uint64_t id = engine->watch(hash, &c->ref);
-  if (id > c->last_id)
-    c->last_id = id;
+  uint64_t id = channel_watch(c);
   s = subscription_new(r);
   if (s && join(r, s, c, id) == 0) {
     *cursor = id;
@@ -340,7 +411,7 @@ int reader_subscribe(reader_s *r, view_s name, uint64_t *cursor) {
   }
   if (s)
     subscription_free(r, s);
-  engine->unwatch(hash, &c->ref);
+  channel_unwatch(c);
   channel_drop(c);
   errno = ENOMEM;
   return -1;
@@ -352,7 +423,7 @@ static void leave(reader_s *r, subscription_s *s) {
   if (s->at == run->end)
     run->caught--;
   facil_set_remove(&run->readers, &s->member);
-  engine->unwatch(c->hash, &c->ref);
+  channel_unwatch(c);
   for (subscription_s **p = &r->subs; *p; p = &(*p)->next)
     if (*p == s) {
       *p = s->next;
@@ -377,9 +448,38 @@ int reader_unsubscribe(reader_s *r, view_s channel) {
   return 0;
 }
 
+static void rewind_one(subscription_s *s, uint64_t cursor) {
+  s->cursor = s->start = cursor;
+  if (s->at == s->run->end)
+    s->run->caught--;
+  s->at = 0; /* the store first: the tail may keep less */
+}
+
+int reader_rewind(reader_s *r, view_s channel, uint64_t cursor) {
+  subscription_s *s = r->is_merged ? r->subs : find(r, channel);
+  if (!s) {
+    errno = ENOENT;
+    return -1;
+  }
+  if (!r->is_merged) {
+    rewind_one(s, cursor);
+  } else {
+    r->cursor = cursor;
+    for (; s; s = s->next)
+      rewind_one(s, cursor);
+  }
+  sock_want_ready(r->uuid);
+  return 0;
+}
+
 void reader_fini(reader_s *r) {
+  catchup_drop(r);
   while (r->subs)
     leave(r, r->subs);
+}
+
+uint64_t pubsub_delivered(void) {
+  return engine->delivered();
 }
 
 uint64_t pubsub_now(void) {
@@ -403,7 +503,7 @@ uint64_t reader_cursor(const reader_s *r) {
  * each reader finds itself behind their start and is told. */
 static void lap_channel(channel_s *c, void *arg) {
   const uint64_t *to = arg;
-  if (!engine->is_newer(c->hash, c->last_id))
+  if (!c->is_pattern && !engine->is_newer(c->hash, c->last_id))
     return;
   for (run_s *run = &c->first; run; run = run->next)
     if (run->readers.count) {
@@ -412,6 +512,7 @@ static void lap_channel(channel_s *c, void *arg) {
       facil_set_ready(&run->readers);
     }
   c->last_id = *to;
+  waiters_tell(c);
 }
 
 void pubsub_lapped(uint64_t to) {

@@ -11,6 +11,7 @@
 
 typedef struct channel_s channel_s;
 typedef struct tail_s tail_s;
+typedef struct slice_s slice_s;
 
 typedef struct run_s {
   facil_set_s readers;
@@ -27,7 +28,10 @@ struct channel_s {
   uint64_t hash;
   uint64_t last_id; /* of its messages all up to this one came here */
   engine_ref_s ref;
-  run_s first; /* most channels have readers of one kind */
+  list_s waiters;
+  bool is_pattern; /* the name is one, and its messages are of many channels */
+  bool keeps;      /* what is missed is in the store */
+  run_s first;     /* most channels have readers of one kind */
   uint8_t name_len;
   char name[];
 };
@@ -68,12 +72,41 @@ void tail_read_by_all(run_s *run); /* may be given back in the next turn */
 void tail_turn(void);
 void tail_count(size_t *tails, size_t *bytes);
 
+/* The place behind the last frame with an id up to `id`. */
+uint64_t tail_place(const run_s *run, uint64_t id);
+
+/* ---- catchup.c --------------------------------------------------------- */
+/* `s` lacks what its tail does not keep: offer it from the store. */
+void catchup_ready(reader_s *r, subscription_s *s);
+size_t catchup_sent(reader_s *r, size_t sent);
+void catchup_drop(reader_s *r); /* the reader ends */
+void catchup_forget(void);      /* once a turn, and when a channel goes */
+
+/* ---- waiter.c ---------------------------------------------------------- */
+void waiters_tell(channel_s *c);
+
+/* ---- pattern.c --------------------------------------------------------- */
+int pattern_add(channel_s *c); /* -1: no memory */
+void pattern_remove(channel_s *c);
+void pattern_each_match(const message_s *m,
+                        void (*each)(channel_s *c, const message_s *m));
+
+/* ---- pubsub.c ---------------------------------------------------------- */
+/* Put a reader whose cursor has moved where it belongs: into the tail if that
+ * keeps all behind the cursor. */
+void reader_settle(subscription_s *s);
+
+/* One more, one less watches a channel: the id up to which all is delivered. */
+uint64_t channel_watch(channel_s *c);
+void channel_unwatch(channel_s *c);
+
 /* ---- channel.c --------------------------------------------------------- */
 extern const engine_s *engine;
 extern pubsub_settings_s pubsub_settings;
 channel_s *channel_find(view_s name, uint64_t hash);
-channel_s *channel_get(view_s name, uint64_t hash); /* makes it; NULL: ENOMEM */
-void channel_drop(channel_s *c);                    /* if nobody is left */
+/* Makes it; NULL: ENOMEM. A name with a '*' is a pattern. */
+channel_s *channel_get(view_s name, uint64_t hash);
+void channel_drop(channel_s *c); /* if nobody is left */
 run_s *run_get(channel_s *c, const reader_kind_s *kind);
 view_s channel_name(const channel_s *c);
 void channel_each(void (*each)(channel_s *c, void *arg), void *arg);

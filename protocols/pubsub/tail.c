@@ -281,6 +281,21 @@ const frame_s *tail_frame(const run_s *run, uint64_t at) {
   return frame_at(t, low);
 }
 
+uint64_t tail_place(const run_s *run, uint64_t id) {
+  const tail_s *t = run->tail;
+  if (!t || !t->used || frame_at(t, t->used - 1)->id <= id)
+    return run->end;
+  uint32_t low = 0, high = t->used - 1; /* the first frame above `id` */
+  while (low < high) {
+    uint32_t mid = low + (high - low) / 2;
+    if (frame_at(t, mid)->id <= id)
+      low = mid + 1;
+    else
+      high = mid;
+  }
+  return low ? frame_at(t, low - 1)->end : t->start;
+}
+
 const frame_s *tail_next(const run_s *run, const frame_s *f) {
   const tail_s *t = run->tail;
   return f + 1 == t->frames + t->cap ? t->frames : f + 1;

@@ -11,6 +11,7 @@
 #include <facil/dialects.h>
 #include <facil/log.h>
 #include <facil/pubsub.h>
+#include <facil/sse.h>
 #include <facil/websocket.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,8 +27,8 @@ extern char **environ;
 static struct {
   crier_config_s config;
   http_settings_s http;
-  ring_s *ring;
-  uint64_t birth; /* the broker's clock at its start */
+  engine_local_s engine;
+  rules_s *rules;
   access_s access;
   char at[CONFIG_LISTEN_MAX][160];
 } broker;
@@ -55,8 +56,8 @@ static bool gate(http_s *h) {
 static int on_start(void *udata) {
   (void)udata;
   const crier_config_s *c = &broker.config;
-  const engine_s *engine = engine_local_start(
-      broker.ring, (unsigned)facil_worker_id(), broker.birth);
+  const engine_s *engine =
+      engine_local_start(&broker.engine, (unsigned)facil_worker_id());
   if (!engine) {
     log_line(LOG_ERROR, "start", "error=\"%s\"", strerror(errno));
     return -1;
@@ -79,9 +80,21 @@ static int on_start(void *udata) {
   dialect_settings_s dialects = {.slow_closes = c->slow == CONFIG_SLOW_CLOSE,
                                  .drain_notice_ms =
                                      (uint32_t)c->drain_notice_ms,
-                                 .message_max = c->message_max};
+                                 .message_max = c->message_max,
+                                 .replay_limit = c->replay_limit,
+                                 .poll_max_wait_ms = c->poll_max_wait_ms,
+                                 .batch_max = c->batch_max};
   dialects_set(&dialects);
+  sse_settings_s sse = {.keepalive_ms = (uint32_t)c->sse_keepalive_ms,
+                        .retry_ms = (uint32_t)c->sse_retry_ms,
+                        .slow_timeout_ms = (uint32_t)c->slow_timeout_ms};
+  sse_set(&sse);
   return 0;
+}
+
+static void on_finish(void *udata) {
+  (void)udata;
+  engine_local_stop();
 }
 
 static void on_shutdown(void *udata) {
@@ -93,17 +106,24 @@ static void on_shutdown(void *udata) {
 
 static void on_gone(int worker, void *udata) {
   (void)udata;
-  ring_mark_dead(broker.ring, (unsigned)worker);
+  store_mark_dead(broker.engine.store, (unsigned)worker);
+  ring_mark_dead(broker.engine.ring, (unsigned)worker);
 }
 
+/* Who keeps a lock, or a view of the store that makes its file grow, for long.
+ */
 static int on_check(void *udata) {
   (void)udata;
   int slot;
+  unsigned reader;
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   uint64_t now = (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-  return ring_lock_holder(broker.ring, now, LOCK_LIMIT_MS, &slot) == 1 ? slot
-                                                                       : -1;
+  if (ring_lock_holder(broker.engine.ring, now, LOCK_LIMIT_MS, &slot) == 1)
+    return slot;
+  if (store_reader_stuck(broker.engine.store, now, LOCK_LIMIT_MS, &reader) == 1)
+    return (int)reader;
+  return -1;
 }
 
 static void on_running(void *udata) {
@@ -137,18 +157,56 @@ static int listen_all(void) {
   return 0;
 }
 
+static int make_rules(void) {
+  const crier_config_s *c = &broker.config;
+  rule_s usual = {.count = c->history_count,
+                  .bytes = c->history_bytes,
+                  .age_us = c->history_age_ms * 1000,
+                  .slow =
+                      c->slow == CONFIG_SLOW_CLOSE ? RULE_CLOSE : RULE_SKIP};
+  char err[CONFIG_ERROR_MAX] = "crier: out of memory";
+  broker.rules = rules_new(&usual);
+  bool fine = broker.rules != NULL;
+  for (size_t i = 0; fine && i < c->history_rule.count; i++)
+    fine =
+        rules_add(broker.rules, c->history_rule.text[i], err, sizeof err) == 0;
+  if (!fine)
+    fprintf(stderr, "%s\n", err);
+  return fine ? 0 : -1;
+}
+
+static int make_store(uint16_t workers) {
+  const crier_config_s *c = &broker.config;
+  char err[STORE_ERROR_MAX];
+  bool in_memory = strcmp(c->store, "memory") == 0;
+  store_config_s config = {.path = in_memory ? NULL : c->store,
+                           .size = c->store_size,
+                           .may_evict = c->store_full == CONFIG_FULL_EVICT,
+                           .slots = workers + 1u,
+                           .key_us = c->idempotency_window_ms * 1000,
+                           .rules = broker.rules};
+  broker.engine.is_durable = !in_memory;
+  if (store_prepare(&config, &broker.engine.store, err, sizeof err) == 0)
+    return 0;
+  fprintf(stderr, "%s\n", err);
+  return -1;
+}
+
 static int make_ring(uint16_t workers) {
   ring_config_s config = {.size = broker.config.ring_size,
                           .message_max = broker.config.message_max,
                           .workers = workers,
-                          .channels = CHANNELS_MAX};
-  broker.ring = ring_new(&config);
-  if (broker.ring) {
-    broker.birth = ring_clock(broker.ring);
-    return 0;
+                          .channels = CHANNELS_MAX,
+                          .floor = store_floor(broker.engine.store),
+                          .is_durable = broker.engine.is_durable};
+  broker.engine.ring = ring_new(&config);
+  if (!broker.engine.ring) {
+    fprintf(stderr, "crier: cannot make the ring: %s\n", strerror(errno));
+    return -1;
   }
-  fprintf(stderr, "crier: cannot make the ring: %s\n", strerror(errno));
-  return -1;
+  broker.engine.birth = ring_clock(broker.engine.ring);
+  broker.engine.rules = broker.rules;
+  return 0;
 }
 
 static int serve(void) {
@@ -167,17 +225,20 @@ static int serve(void) {
                         .body_rate = 100,
                         .gate = gate};
   broker.http.routes = dialects_routes(&broker.http.route_count);
-  if (listen_all() < 0 || make_ring(workers) < 0)
+  if (listen_all() < 0 || make_rules() < 0 || make_store(workers) < 0 ||
+      make_ring(workers) < 0)
     return CRIER_EXIT_FAILED;
-  return facil_run(.processes = workers, .master = true,
-                   .notice_ms = (uint32_t)c->drain_notice_ms,
-                   .drain_ms = (uint32_t)c->drain_time_ms,
-                   .watchdog_ms = (uint32_t)c->watchdog_ms,
-                   .max_connections = (uint32_t)c->connections_max,
-                   .no_uring = c->socket_uring == CONFIG_URING_OFF,
-                   .on_start = on_start, .on_shutdown = on_shutdown,
-                   .on_running = on_running, .on_gone = on_gone,
-                   .on_check = on_check);
+  int status = facil_run(.processes = workers, .master = true,
+                         .notice_ms = (uint32_t)c->drain_notice_ms,
+                         .drain_ms = (uint32_t)c->drain_time_ms,
+                         .watchdog_ms = (uint32_t)c->watchdog_ms,
+                         .max_connections = (uint32_t)c->connections_max,
+                         .no_uring = c->socket_uring == CONFIG_URING_OFF,
+                         .on_start = on_start, .on_shutdown = on_shutdown,
+                         .on_running = on_running, .on_gone = on_gone,
+                         .on_check = on_check, .on_finish = on_finish);
+  store_release(broker.engine.store);
+  return status;
 }
 
 int main(int argc, char **argv) {

@@ -22,6 +22,7 @@ enum {
   ROOM_BASE = 64, /* pages: the paths of all tables, the list of free ones */
   ROOM_MOST = 1 << 15, /* of a transaction */
   SWEEP_BRIEF = 64,
+  COUNT_EVERY = 256, /* pages: a MiB */
   OLD_MS = 100,   /* a read that holds pages */
   RETRY_MS = 1000 /* then the system may have room again */
 };
@@ -146,7 +147,8 @@ int file_grow(store_shared_s *shared, size_t bytes) {
 /* Pages that there are, or may be. */
 size_t store_limit_pages(const store_shared_s *shared) {
   uint64_t bytes = shared->config.size;
-  if (store_mono_ms() < atomic_load(&shared->full_until_ms) &&
+  uint64_t until_ms = atomic_load(&shared->full_until_ms);
+  if (until_ms && store_mono_ms() < until_ms &&
       atomic_load(&shared->allocated) < bytes)
     bytes = atomic_load(&shared->allocated);
   return (size_t)(bytes / shared->page);
@@ -191,13 +193,26 @@ static bool has_old_reader(const store_shared_s *shared) {
   return false;
 }
 
+/* About as many, without counting each time. */
+static size_t used_about(store_s *s) {
+  store_shared_s *h = s->shared;
+  uint64_t grown = atomic_load(&h->grown) / (h->page / 2);
+  if (grown >= COUNT_EVERY) {
+    atomic_store(&h->used_pages, tx_used(s));
+    atomic_store(&h->grown, 0);
+    grown = 0;
+  }
+  return (size_t)(atomic_load(&h->used_pages) + grown);
+}
+
 /* Free pages: half of them count, the others may be too young to be used. */
 static void tx_measure(store_s *s) {
   const store_shared_s *shared = s->shared;
   MDB_envinfo info;
   mdb_env_info(s->env, &info);
   size_t end = (size_t)(atomic_load(&shared->allocated) / shared->page);
-  size_t next = info.me_last_pgno + 1, used = tx_used(s);
+  size_t next = info.me_last_pgno + 1, used = used_about(s);
+  s->tx.used = used;
   size_t tail = end > next + 1 ? end - next - 1 : 0;
   size_t unused = next > used ? next - used : 0;
   s->tx.is_tight = has_old_reader(shared);
@@ -233,16 +248,17 @@ int tx_begin(store_s *s) {
     return rc;
   }
   t->puts = 0;
+  t->grown = 0;
   t->now = s->setup.clock(s->setup.arg);
   t->low = s->setup.low_id(s->setup.arg);
   tx_measure(s);
   return 0;
 }
 
-static void figures_update(store_s *s, size_t used) {
+static void figures_update(store_s *s) {
   store_shared_s *h = s->shared;
   const state_s *d = &s->tx.state;
-  atomic_store(&h->used_pages, used);
+  atomic_fetch_add(&h->grown, s->tx.grown);
   atomic_store(&h->messages, d->messages);
   atomic_store(&h->bytes, d->bytes);
   atomic_store(&h->channels, d->channels);
@@ -272,7 +288,6 @@ static int tx_commit(store_s *s, uint64_t last_id) {
     tx_abort(s);
     return rc;
   }
-  size_t used = tx_used(s);
   rc = mdb_txn_commit(t->txn);
   t->txn = NULL;
   memset(t->cursors, 0, sizeof t->cursors);
@@ -280,7 +295,7 @@ static int tx_commit(store_s *s, uint64_t last_id) {
     return rc;
   t->has_new_times = false;
   atomic_store(&s->shared->due, due);
-  figures_update(s, used);
+  figures_update(s);
   return 0;
 }
 

@@ -423,6 +423,7 @@ static store_shared_s *shared_new(const store_config_s *c) {
   h->fd = -1;
   h->page = (size_t)sysconf(_SC_PAGESIZE);
   h->config.size = c->size / h->page * h->page;
+  atomic_store(&h->grown, UINT32_MAX); /* nobody has counted */
   return h;
 }
 
@@ -514,7 +515,8 @@ int store_reader_stuck(store_shared_s *h, uint64_t now_ms, uint64_t limit_ms,
 void store_figures(const store_shared_s *h, store_figures_s *out) {
   *out = (store_figures_s){.size = h->config.size,
                            .allocated = atomic_load(&h->allocated),
-                           .used = atomic_load(&h->used_pages) * h->page,
+                           .used = atomic_load(&h->used_pages) * h->page +
+                                   2 * atomic_load(&h->grown),
                            .messages = atomic_load(&h->messages),
                            .bytes = atomic_load(&h->bytes),
                            .channels = atomic_load(&h->channels),

@@ -13,6 +13,7 @@ enum {
   DROP_NOW = 256, /* messages of a channel; more of them go later */
   TRIM_NOW = 4096,
   TICK_BUDGET = 500,
+  OVERHEAD = 192, /* bytes of a message beside its body, about */
   EVICT_MOST = 4096, /* messages for one group */
   FULL_PERCENT = 95
 };
@@ -172,7 +173,7 @@ static int message_put(store_s *s, const ring_record_s *r) {
 }
 
 static int channel_make(store_s *s, view_s name, chan_s *c) {
-  int rc = channel_get(s, name, c);
+  int rc = store_channel_get(s, name, c);
   if (rc != MDB_NOTFOUND)
     return rc;
   *c = (chan_s){.trim = s->tx.state.forgotten};
@@ -190,6 +191,7 @@ static int keep(store_s *s, const ring_record_s *r) {
     rc = message_put(s, r);
   if (rc)
     return rc;
+  s->tx.grown += r->body.len + OVERHEAD;
   c.count++;
   c.bytes += r->body.len;
   c.last = r->id;
@@ -207,7 +209,7 @@ static int keep(store_s *s, const ring_record_s *r) {
 static int drop(store_s *s, const ring_record_s *r) {
   state_s *d = &s->tx.state;
   chan_s c;
-  int rc = channel_get(s, r->channel, &c);
+  int rc = store_channel_get(s, r->channel, &c);
   if (rc || !c.count)
     return rc == MDB_NOTFOUND ? 0 : rc;
   mark_raise(s, &c, c.last);
@@ -259,7 +261,7 @@ static int oldest_message(store_s *s, uint64_t *id, char *name, size_t *len) {
 
 static int evict_message(store_s *s, view_s name, uint64_t id) {
   chan_s c;
-  int rc = channel_get(s, name, &c);
+  int rc = store_channel_get(s, name, &c);
   bool is_dead = !rc && id <= c.trim;
   if (!rc)
     rc = message_remove(s, name, &c, id, !is_dead);
@@ -270,7 +272,7 @@ static int evict_message(store_s *s, view_s name, uint64_t id) {
 
 static int evict_empty(store_s *s, view_s name) {
   chan_s c;
-  int rc = channel_get(s, name, &c);
+  int rc = store_channel_get(s, name, &c);
   return rc ? rc : channel_forget(s, name, &c);
 }
 
@@ -291,6 +293,8 @@ int evict_one(store_s *s) {
 
 static bool is_full(store_s *s, size_t pages) {
   size_t most = store_limit_pages(s->shared) / 100 * FULL_PERCENT;
+  if (s->tx.used + s->tx.spent + pages < most)
+    return false; /* without counting */
   size_t used = tx_used(s);
   return used >= most || pages > most - used;
 }

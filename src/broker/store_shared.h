@@ -111,7 +111,9 @@ struct store_shared_s {
   _Atomic uint64_t allocated; /* under the store lock */
   _Atomic uint64_t full_until_ms;
   _Atomic uint64_t ceiling, due;
-  _Atomic uint64_t used_pages, messages, bytes, channels;
+  _Atomic uint64_t used_pages; /* when they were counted */
+  _Atomic uint64_t grown;      /* bytes put since then */
+  _Atomic uint64_t messages, bytes, channels;
   _Atomic uint64_t forgotten, committed, evicted, refused;
   _Atomic uint32_t deaths;
   reading_s readings[]; /* slots x STORE_READERS */
@@ -123,6 +125,8 @@ typedef struct {
   MDB_cursor *cursors[TABLES];
   state_s state;
   uint64_t now, low;
+  size_t used;  /* pages that held something at its begin, about */
+  size_t grown; /* bytes put */
   size_t room;  /* pages that it may take, about */
   size_t spent; /* of them, at most, about */
   size_t puts;  /* groups */
@@ -258,7 +262,7 @@ int evict_one(store_s *s);
 /* --- store_trim.c: channels, removing, times --- */
 
 const rule_s *store_rule(store_s *s, view_s name, uint64_t hash);
-int channel_get(store_s *s, view_s name, chan_s *out);
+int store_channel_get(store_s *s, view_s name, chan_s *out);
 /* Put the record back, or drop it if it says nothing; `due`: when it is to be
  * looked at, at the latest; 0: never, or as it is. */
 int channel_settle(store_s *s, view_s name, chan_s *c, uint64_t due);

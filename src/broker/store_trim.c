@@ -93,7 +93,7 @@ static uint64_t lowest_mark(const state_s *d) {
   return d->forgotten > d->birth ? d->forgotten : d->birth;
 }
 
-int channel_get(store_s *s, view_s name, chan_s *out) {
+int store_channel_get(store_s *s, view_s name, chan_s *out) {
   MDB_val data, key = val_of(name);
   int rc = mdb_get(s->tx.txn, s->dbi[TABLE_CHANNELS], &key, &data);
   if (!rc && data.mv_size != sizeof *out)
@@ -158,10 +158,15 @@ void mark_raise(store_s *s, chan_s *c, uint64_t id) {
 
 /* --- Messages --- */
 
-static int head_get(store_s *s, view_s name, uint64_t id, head_s *out) {
-  wkey_s k = message_key(name, id);
-  MDB_val key = key_val(&k), data;
-  int rc = mdb_get(s->tx.txn, s->dbi[TABLE_MESSAGES], &key, &data);
+/* The cursor at the message, and its head. */
+static int message_find(store_s *s, wkey_s *k, MDB_cursor_op op, MDB_val *key,
+                        head_s *out) {
+  MDB_cursor *c;
+  MDB_val data;
+  *key = key_val(k);
+  int rc = tx_cursor(s, TABLE_MESSAGES, &c);
+  if (!rc)
+    rc = mdb_cursor_get(c, key, &data, op);
   if (!rc && data.mv_size < sizeof *out)
     rc = MDB_CORRUPTED;
   if (!rc)
@@ -169,13 +174,13 @@ static int head_get(store_s *s, view_s name, uint64_t id, head_s *out) {
   return rc;
 }
 
+/* The message at which the cursor is, and its other pieces. */
 static int pieces_del(store_s *s, view_s name, uint64_t id, const head_s *h) {
   uint32_t n = message_pieces(message_bytes(h));
-  int rc = 0;
-  for (uint32_t i = 0; i < n && !rc; i++) {
+  int rc = mdb_cursor_del(s->tx.cursors[TABLE_MESSAGES], 0);
+  for (uint32_t i = 1; i < n && !rc; i++) {
     wkey_s k = message_key(name, id);
-    if (i)
-      key_piece(&k, i);
+    key_piece(&k, i);
     MDB_val key = key_val(&k);
     rc = mdb_del(s->tx.txn, s->dbi[TABLE_MESSAGES], &key, NULL);
   }
@@ -204,46 +209,44 @@ static void message_uncount(store_s *s, chan_s *c, uint64_t id,
   d->bytes -= h->body;
 }
 
-int message_remove(store_s *s, view_s name, chan_s *c, uint64_t id,
-                   bool is_trim) {
-  head_s h;
-  int rc = head_get(s, name, id, &h);
-  if (!rc)
-    rc = pieces_del(s, name, id, &h);
+/* The message at which the cursor is. */
+static int message_take(store_s *s, view_s name, chan_s *c, uint64_t id,
+                        const head_s *h, bool is_trim) {
+  int rc = pieces_del(s, name, id, h);
   if (!rc)
     rc = id_del(s, id);
-  if (!rc && h.expires) {
-    wkey_s k = times_key(AT_TIME, h.expires, 't');
+  if (!rc && h->expires) {
+    wkey_s k = times_key(AT_TIME, h->expires, 't');
     key_u64(&k, id);
     rc = times_del(s, &k);
   }
   if (rc)
     return rc;
-  message_uncount(s, c, id, &h);
-  if (is_trim && (!h.expires || h.expires > s->tx.now))
+  message_uncount(s, c, id, h);
+  if (is_trim && (!h->expires || h->expires > s->tx.now))
     mark_raise(s, c, id);
   return 0;
 }
 
-/* The first message of a channel. */
-static int message_first(store_s *s, view_s name, uint64_t *id,
-                         uint64_t *expires) {
-  MDB_cursor *c;
-  MDB_val data;
-  wkey_s k = message_key(name, 0);
-  MDB_val key = key_val(&k);
-  int rc = tx_cursor(s, TABLE_MESSAGES, &c);
-  if (!rc)
-    rc = mdb_cursor_get(c, &key, &data, MDB_SET_RANGE);
-  if (rc)
-    return rc;
-  if (!is_of_channel(key, name) || data.mv_size < sizeof(head_s))
-    return MDB_NOTFOUND;
+int message_remove(store_s *s, view_s name, chan_s *c, uint64_t id,
+                   bool is_trim) {
   head_s h;
-  memcpy(&h, data.mv_data, sizeof h);
-  *id = message_id(key, name);
-  *expires = h.expires;
-  return 0;
+  MDB_val key;
+  wkey_s k = message_key(name, id);
+  int rc = message_find(s, &k, MDB_SET_KEY, &key, &h);
+  return rc ? rc : message_take(s, name, c, id, &h, is_trim);
+}
+
+/* The first message of a channel. */
+static int message_first(store_s *s, view_s name, uint64_t *id, head_s *h) {
+  wkey_s k = message_key(name, 0);
+  MDB_val key;
+  int rc = message_find(s, &k, MDB_SET_RANGE, &key, h);
+  if (!rc && !is_of_channel(key, name))
+    rc = MDB_NOTFOUND;
+  if (!rc)
+    *id = message_id(key, name);
+  return rc == MDB_NOTFOUND ? MDB_CORRUPTED : rc;
 }
 
 /* --- Trimming --- */
@@ -261,11 +264,12 @@ int channel_trim(store_s *s, view_s name, chan_s *c, const rule_s *rule,
       return 0;
     if (!must_shrink && !(by_age && rule->age_us))
       return 0;
-    uint64_t id, expires;
-    int rc = message_first(s, name, &id, &expires);
+    uint64_t id;
+    head_s h;
+    int rc = message_first(s, name, &id, &h);
     if (rc)
-      return rc == MDB_NOTFOUND ? MDB_CORRUPTED : rc;
-    bool has_ended = expires && expires <= now;
+      return rc;
+    bool has_ended = h.expires && h.expires <= now;
     if (!must_shrink && !has_ended && plus(id, rule->age_us) > now) {
       *due = plus(id, rule->age_us);
       return 0;
@@ -275,7 +279,7 @@ int channel_trim(store_s *s, view_s name, chan_s *c, const rule_s *rule,
       *due = is_kept_back ? now + AGAIN_US : now;
       return 0;
     }
-    rc = message_remove(s, name, c, id, id > c->trim);
+    rc = message_take(s, name, c, id, &h, id > c->trim);
     if (rc)
       return rc;
   }
@@ -285,7 +289,7 @@ int channel_trim(store_s *s, view_s name, chan_s *c, const rule_s *rule,
 
 static int sweep_message(store_s *s, view_s name, uint64_t id) {
   chan_s c;
-  int rc = channel_get(s, name, &c);
+  int rc = store_channel_get(s, name, &c);
   if (!rc)
     rc = message_remove(s, name, &c, id, false);
   if (rc)
@@ -302,7 +306,7 @@ static int sweep_key(store_s *s, view_s known) {
 static int sweep_channel(store_s *s, view_s name, size_t *budget) {
   chan_s c;
   uint64_t due = 0;
-  int rc = channel_get(s, name, &c);
+  int rc = store_channel_get(s, name, &c);
   if (rc)
     return rc == MDB_NOTFOUND ? 0 : rc;
   c.at = AT_NONE;
@@ -344,7 +348,7 @@ static int sweep_empty(store_s *s, MDB_val at) {
     return MDB_CORRUPTED;
   memcpy(rest, (char *)at.mv_data + TIMES_HEAD, n);
   chan_s c;
-  int rc = channel_get(s, view_of(rest, n), &c);
+  int rc = store_channel_get(s, view_of(rest, n), &c);
   return rc ? rc : channel_forget(s, view_of(rest, n), &c);
 }
 
