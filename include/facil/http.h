@@ -29,8 +29,8 @@ typedef struct {
   /* Answer `h`, now or later. `segment` is what the "*" stood for,
    * percent-decoded once (a copy that is valid during the call); empty without
    * one. A path that a route has but not for this method is answered 405 with
-   * Allow by the server, OPTIONS 204 with Allow, an unknown path 404, a segment
-   * that does not decode 400. */
+   * Allow by the server, OPTIONS of anything 204 with Allow, an unknown path
+   * 404, a segment that does not decode 400, TRACE and CONNECT 501. */
   void (*handle)(http_s *h, view_s segment);
 } http_route_s;
 
@@ -54,8 +54,8 @@ typedef struct {
  * connections) as its udata. NULL if there is no memory. */
 FACIL_PUBLIC protocol_s *http_open(intptr_t uuid, void *settings);
 
-/* The request. Valid in the gate and the handler, before the answer is given,
- * not later: keep copies of what is needed. */
+/* The request. To be asked for in the gate and the handler, before the answer is
+ * given, not later (asserted): keep copies of what is needed. */
 FACIL_PUBLIC const http_request_s *http_request(const http_s *h);
 FACIL_PUBLIC void *http_udata(const http_s *h); /* of the settings */
 
