@@ -54,8 +54,8 @@ typedef struct {
  * connections) as its udata. NULL if there is no memory. */
 FACIL_PUBLIC protocol_s *http_open(intptr_t uuid, void *settings);
 
-/* The request. To be asked for in the gate and the handler, before the answer is
- * given, not later (asserted): keep copies of what is needed. */
+/* The request. To be asked for in the gate and the handler, before the answer
+ * is given, not later (asserted): keep copies of what is needed. */
 FACIL_PUBLIC const http_request_s *http_request(const http_s *h);
 FACIL_PUBLIC void *http_udata(const http_s *h); /* of the settings */
 
