@@ -9,6 +9,7 @@
  * long, overflows. */
 #include "config.h"
 #include "access.h"
+#include "rules.h"
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
@@ -842,6 +843,23 @@ static int check_listen(const crier_config_s *config, size_t i, char *err,
   return 0;
 }
 
+/* Made only to see that they can be: a crier_config_s holds no pointer, so
+ * whoever uses the rules makes them again. */
+static int check_rules(const crier_config_s *config, char *err,
+                       size_t err_len) {
+  const rule_s usual = {.count = config->history_count};
+  rules_s *rules = rules_new(&usual);
+  int result = rules ? 0 : -1;
+  for (size_t i = 0; result == 0 && i < config->history_rule.count; i++)
+    result = rules_add(rules, config->history_rule.text[i], err, err_len);
+  const int code = errno;
+  if (result < 0 && code == ENOMEM)
+    snprintf(err, err_len, "crier: history.rule: out of memory");
+  rules_free(rules);
+  errno = code;
+  return result;
+}
+
 int config_check(const crier_config_s *config, char *err, size_t err_len) {
   static const struct {
     const char *big;
@@ -862,5 +880,5 @@ int config_check(const crier_config_s *config, char *err, size_t err_len) {
       errno = EINVAL;
       return -1;
     }
-  return 0;
+  return check_rules(config, err, err_len);
 }

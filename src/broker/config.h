@@ -157,7 +157,8 @@ FACIL_MUST_CHECK int config_environment(crier_config_s *config,
                                         size_t err_len);
 
 /* What one setting asks of another, once all are set; also whether each
- * address may be listened on (access.h). -1 and EINVAL. */
+ * address may be listened on (access.h) and each history rule is one (rules.h).
+ * -1 and EINVAL, or ENOMEM. */
 FACIL_MUST_CHECK int config_check(const crier_config_s *config, char *err,
                                   size_t err_len);
 

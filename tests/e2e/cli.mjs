@@ -71,6 +71,7 @@ const usage = [
   ['a word that is not among the choices', ['serve', '--slow', 'maybe'], ['slow', 'maybe']],
   ['a boolean that is none', ['serve', '--open=perhaps'], ['open', 'perhaps']],
   ['a ring smaller than sixteen messages', ['serve', '--ring.size', '1MiB', '--message.max', '1MiB'], ['ring.size']],
+  ['a history rule that is none', ['serve', '--history.rule', 'news:* count=lots'], ['history.rule', 'lots']],
   ['an address without a port', ['serve', '--listen', '127.0.0.1'], ['127.0.0.1']],
   ['a port that is none', ['serve', '--listen', '127.0.0.1:http'], ['127.0.0.1:http']],
   ['a port above 65535', ['serve', '--listen', '127.0.0.1:65536'], ['65536']],

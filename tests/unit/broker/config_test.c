@@ -819,6 +819,24 @@ Test(cli, settings_that_do_not_go_together_are_an_error) {
                "--listen=[::1]:80", "--listen=[::1]:80");
 }
 
+Test(cli, a_rule_that_is_none_is_an_error_from_wherever_it_comes) {
+  EXPECT_USAGE("crier: history.rule: 'a*' is no pattern (* is one part, ** the "
+               "last ones)",
+               nothing, "--history.rule=a:* count=1",
+               "--history.rule=a* count=1");
+  EXPECT_USAGE("crier: history.rule: 'a:*' says nothing: count=, bytes=, age= "
+               "or slow=",
+               nothing, "check", "--history.rule", "a:*");
+  EXPECT_USAGE("crier: history.rule: age: '1y' is not a duration (a number "
+               "with ms, s, m or h)",
+               ENV("CRIER_HISTORY_RULE=a age=1h; b age=1y; c age=1x"), "serve");
+  cli_s cli;
+  cr_expect_eq(parse(WORDS("--history.rule=news:** count=5 bytes=0 age=2h "
+                           "slow=close"),
+                     ENV("CRIER_HISTORY_RULE=nonsense"), &cli),
+               0, "%s", err);
+}
+
 Test(cli, settings_at_the_edge_of_going_together_pass) {
   cli_s cli;
   cr_expect_eq(
