@@ -62,7 +62,7 @@ static const config_setting_s settings[] = {
      24 * HOUR, NULL, "a reader that takes no byte for so long is closed"},
     {"http.header_bytes", CONFIG_SIZE, AT(http_header_bytes), "16KiB", KIB, MIB,
      NULL, "request line and header of a request (else 431)"},
-    {"http.header_count", CONFIG_UINT, AT(http_header_count), "128", 8, 1024,
+    {"http.header_count", CONFIG_UINT, AT(http_header_count), "128", 8, 256,
      NULL, "header fields of a request (else 431)"},
     {"http.url", CONFIG_SIZE, AT(http_url), "8KiB", 64, 64 * KIB, NULL,
      "target of a request (else 414)"},

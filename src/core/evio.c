@@ -12,6 +12,8 @@
 #define EVENTS 256
 
 static int epoll_fd = -1;
+static struct epoll_event events[EVENTS];
+static int event_count; /* of the last wait */
 
 int evio_open(void) {
   epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -46,21 +48,23 @@ void evio_remove(int fd) {
   (void)epoll_ctl(epoll_fd, EPOLL_CTL_DEL, fd, &ev);
 }
 
-int evio_review(int timeout_ms, void (*on_event)(uint64_t tag, uint8_t flags)) {
-  static struct epoll_event events[EVENTS];
-  int n = epoll_wait(epoll_fd, events, EVENTS, timeout_ms);
-  if (n < 0) {
-    if (errno == EINTR)
-      return 0;
+int evio_wait(int timeout_ms) {
+  event_count = epoll_wait(epoll_fd, events, EVENTS, timeout_ms);
+  if (event_count < 0 && errno != EINTR) {
     log_line(LOG_ERROR, "epoll", "error=\"%s\"", strerror(errno));
     abort();
   }
-  for (int i = 0; i < n; i++) {
+  if (event_count < 0)
+    event_count = 0;
+  return event_count;
+}
+
+void evio_dispatch(void (*on_event)(uint64_t tag, uint8_t flags)) {
+  for (int i = 0; i < event_count; i++) {
     uint32_t e = events[i].events;
     uint8_t flags =
         (uint8_t)((e & EPOLLIN ? EVIO_IN : 0) | (e & EPOLLOUT ? EVIO_OUT : 0) |
                   (e & (EPOLLHUP | EPOLLERR) ? EVIO_HUP : 0));
     on_event(events[i].data.u64, flags);
   }
-  return n;
 }

@@ -20,8 +20,11 @@ int evio_add(int fd, uint64_t tag, uint8_t mask);
 int evio_change(int fd, uint64_t tag, uint8_t mask);
 void evio_remove(int fd);
 
-/* Wait at most `timeout_ms` (-1: for ever) and report each event. Returns their
- * number; an interrupted wait is 0 events. A broken epoll ends the process. */
-int evio_review(int timeout_ms, void (*on_event)(uint64_t tag, uint8_t flags));
+/* Wait at most `timeout_ms` (-1: for ever) for events and return their number;
+ * an interrupted wait is 0 events. A broken epoll ends the process. */
+int evio_wait(int timeout_ms);
+
+/* Report each event of the last wait. */
+void evio_dispatch(void (*on_event)(uint64_t tag, uint8_t flags));
 
 #endif

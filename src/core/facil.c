@@ -245,9 +245,12 @@ static int poll_sockets(void) {
     if (!asleep)
       ms = 0;
   }
-  int n = evio_review(ms, on_event);
+  int n = evio_wait(ms);
+  loop.now_ms =
+      clock_ms(); /* it may have slept: callbacks get the time of now */
   if (asleep)
     loop.engine.woke(loop.engine.arg);
+  evio_dispatch(on_event);
   return n;
 }
 
@@ -270,7 +273,6 @@ static void turn(_Atomic uint64_t *beat) {
   did |= conn_expire(loop.now_ms);
   did |= listen_tick(loop.now_ms);
   did |= poll_sockets() > 0;
-  loop.now_ms = clock_ms();
   did |= sock_forced_run();
   defer_inbox();
   if (loop.has_engine)

@@ -41,6 +41,8 @@ static size_t queue_limit = 16u << 20;
 static uint32_t lowat;
 static packet_s *spare; /* free packets of PACKET_SMALL */
 static unsigned spare_count;
+static sock_queue_s *spare_queue; /* free queues, chained by their head */
+static unsigned spare_queues;
 static uint32_t dirty_head = SLOT_NONE, dirty_tail = SLOT_NONE;
 
 /* The offer being made by on_ready. */
@@ -99,9 +101,29 @@ static void packet_free(packet_s *p) {
 }
 
 static sock_queue_s *queue_of(slot_s *s) {
-  if (!s->queue)
-    s->queue = calloc(1, sizeof *s->queue);
-  return s->queue;
+  if (s->queue)
+    return s->queue;
+  sock_queue_s *q = spare_queue;
+  if (q) {
+    spare_queue = (sock_queue_s *)(void *)q->head;
+    spare_queues--;
+  } else if (!(q = malloc(sizeof *q))) {
+    return NULL;
+  }
+  *q = (sock_queue_s){.head = NULL};
+  return s->queue = q;
+}
+
+static void queue_drop(slot_s *s) {
+  sock_queue_s *q = s->queue;
+  s->queue = NULL;
+  if (spare_queues == SPARE_MAX) {
+    free(q);
+    return;
+  }
+  q->head = (packet_s *)(void *)spare_queue;
+  spare_queue = q;
+  spare_queues++;
 }
 
 static void queue_append(sock_queue_s *q, packet_s *p) {
@@ -139,8 +161,7 @@ void sock_queue_free(slot_s *s) {
     next = p->next;
     packet_free(p);
   }
-  free(s->queue);
-  s->queue = NULL;
+  queue_drop(s);
 }
 
 size_t sock_pending(intptr_t uuid) {
@@ -302,8 +323,7 @@ static void queue_sent(slot_s *s, size_t n) {
   }
   if (q->head)
     return;
-  free(q);
-  s->queue = NULL;
+  queue_drop(s);
 }
 
 static int gather(const sock_queue_s *q, struct iovec *iov) {
