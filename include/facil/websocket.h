@@ -77,7 +77,8 @@ FACIL_PUBLIC void websocket_write(websocket_s *ws, view_s data, bool is_text);
 /* An answer of about `bytes` is to come (later it is there: is_owed false): as
  * long as what is owed and what is queued are half of the queue_limit together,
  * no more messages are taken. So a peer that asks for much at once and reads
- * waits, and is not aborted. Always in pairs, the second with the same bytes. */
+ * waits, and is not aborted. Always in pairs, the second with the same bytes.
+ */
 FACIL_PUBLIC void websocket_owe(websocket_s *ws, size_t bytes, bool is_owed);
 
 /* Queue a Close and end the connection when the peer has answered it or the

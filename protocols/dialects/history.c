@@ -11,8 +11,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define BYTES_MAX (1u << 20) /* of messages in one answer, but for the first   \
-                              */
+#define BYTES_MAX                                                              \
+  (1u << 20) /* of messages in one answer, but for the first                   \
+              */
 
 static void reply(http_s *h, const replay_s *r) {
   char *body = malloc(replay_json_max(r) + 2), *end = body;

@@ -27,7 +27,7 @@ LAYERS = [
     ("sock", "sock tls"),
     ("facil", "facil"),
     ("carriers", "http ws websocket sse utf8"),
-    ("pubsub", "pubsub channel tail message pattern identity engine"),
+    ("pubsub", "pubsub channel tail message pattern identity engine json"),
     ("dialects", "dialect dialects"),
     ("broker", "broker crier ring store config cli auth supervise reload main"),
 ]
