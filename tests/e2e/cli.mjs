@@ -224,7 +224,7 @@ check('crier alone serves on 127.0.0.1:8080 with one worker per core, or says th
     probe.listen(8080, '127.0.0.1', () => probe.close(() => resolve(true)));
   });
   if (!free) { // somebody else's: then that is what it has to say
-    await assertFails([], 1, '127.0.0.1:8080');
+    assertFails(run([]), 1, '127.0.0.1:8080');
     return;
   }
   const { spawn } = await import('node:child_process');
