@@ -109,6 +109,7 @@ int sock_bind(const char *address, const char *port, int backlog, unsigned mode,
               bool probe, struct sockaddr_storage *bound, socklen_t *bound_len);
 int sock_bind_again(const struct sockaddr_storage *bound, socklen_t len,
                     int backlog);
+void sock_std_fds(void); /* 0 to 2 are open from here on */
 void sock_addr_print(const struct sockaddr_storage *a, socklen_t len, char *out,
                      size_t cap);
 
@@ -148,6 +149,7 @@ int defer_open(void); /* makes the inbox's eventfd; returns it */
 void defer_close(void);
 bool defer_run(void);   /* what was queued when it began */
 void defer_end(void);   /* all, but for what is posted for ever */
+void defer_woken(void); /* the eventfd is readable */
 void defer_wake(void);  /* end the loop's sleep; async-signal-safe */
 void defer_inbox(void); /* other threads' tasks into the queue */
 

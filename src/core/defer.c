@@ -2,13 +2,15 @@
  *
  * The queue is a ring of tasks that only the loop's thread touches. The inbox
  * is a list under a mutex, held for a push or a swap; the push that finds it
- * empty writes the eventfd, once. Invariant: a task runs exactly once, in order
+ * empty writes the eventfd, once. While there is no loop everybody is another
+ * thread. Invariant: a task runs exactly once, in order
  * of posting, and never inside the call that posted it. */
 #include "facil/defer.h"
 #include "core.h"
 #include "evio.h"
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -28,8 +30,9 @@ static size_t ring_cap, ring_at, ring_used; /* cap: a power of two */
 static pthread_mutex_t inbox_lock = PTHREAD_MUTEX_INITIALIZER;
 static post_s *inbox_head, **inbox_tail = &inbox_head;
 static volatile int inbox_fd = -1; /* read in signal handlers too */
+static atomic_bool inbox_waits; /* looked at each turn, so without the mutex */
 static pthread_t loop_thread;
-static bool has_loop;
+static atomic_bool has_loop;
 
 static int ring_grow(void) {
   size_t cap = ring_cap ? ring_cap * 2 : 64;
@@ -61,6 +64,7 @@ static int inbox_push(task_s t) {
   bool was_empty = !inbox_head;
   *inbox_tail = p;
   inbox_tail = &p->next;
+  atomic_store(&inbox_waits, true);
   int fd = inbox_fd;
   pthread_mutex_unlock(&inbox_lock);
   uint64_t one = 1;
@@ -75,7 +79,8 @@ int defer(void (*func)(void *, void *), void *arg1, void *arg2) {
     return -1;
   }
   task_s t = {func, arg1, arg2};
-  bool foreign = has_loop && !pthread_equal(loop_thread, pthread_self());
+  bool foreign =
+      !atomic_load(&has_loop) || !pthread_equal(loop_thread, pthread_self());
   if ((foreign ? inbox_push(t) : ring_push(t)) == 0)
     return 0;
   errno = ENOMEM;
@@ -83,7 +88,8 @@ int defer(void (*func)(void *, void *), void *arg1, void *arg2) {
 }
 
 bool defer_has_queue(void) {
-  return ring_used > 0;
+  return ring_used > 0 ||
+         atomic_load_explicit(&inbox_waits, memory_order_relaxed);
 }
 
 bool defer_run(void) {
@@ -119,11 +125,16 @@ void defer_wake(void) {
   errno = saved;
 }
 
-void defer_inbox(void) {
+void defer_woken(void) {
   uint64_t count;
-  if (inbox_fd >= 0 && read(inbox_fd, &count, sizeof count) < 0 &&
-      errno != EAGAIN)
+  if (read(inbox_fd, &count, sizeof count) < 0 && errno != EAGAIN)
     log_line(LOG_ERROR, "inbox", "error=%d", errno);
+}
+
+void defer_inbox(void) {
+  if (!atomic_load_explicit(&inbox_waits, memory_order_relaxed))
+    return;
+  atomic_store(&inbox_waits, false);
   pthread_mutex_lock(&inbox_lock);
   post_s *p = inbox_head;
   inbox_head = NULL;
@@ -146,7 +157,7 @@ int defer_open(void) {
   inbox_fd = fd;
   pthread_mutex_unlock(&inbox_lock);
   loop_thread = pthread_self();
-  has_loop = true;
+  atomic_store(&has_loop, true);
   return fd;
 }
 
@@ -155,7 +166,7 @@ void defer_close(void) {
   int fd = inbox_fd;
   inbox_fd = -1;
   pthread_mutex_unlock(&inbox_lock);
-  has_loop = false;
+  atomic_store(&has_loop, false);
   if (fd >= 0)
     close(fd);
 }

@@ -150,8 +150,11 @@ static void drain_check(void) {
 static void on_signal(void) {
   struct signalfd_siginfo info;
   while (read(loop.signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+    /* With a master one stop may be told in three ways: by its word, by a
+     * signal to the whole group, by its death. Only its word can be a second.
+     */
     bool has_master = loop.control_fd >= 0;
-    if (info.ssi_signo == SIGTERM || (info.ssi_signo == SIGINT && !has_master))
+    if (!has_master || (info.ssi_signo == SIGTERM && !loop.draining))
       drain_begin();
   }
 }
@@ -210,7 +213,10 @@ static void on_event(uint64_t tag, uint8_t flags) {
   case TAG_SIGNAL:
     on_signal();
     break;
-  default: /* the inbox and the engine are emptied in phase 5 */
+  case TAG_INBOX:
+    defer_woken();
+    break;
+  default: /* the engine is asked in phase 5 */
     break;
   }
 }
@@ -234,11 +240,14 @@ static int sleep_ms(void) {
   ms = sooner(ms, listen_next_due(loop.now_ms));
   if (loop.draining && ms > 20)
     ms = 20;
+  if (loop.control_fd >= 0 && loop.args->watchdog_ms) /* seen to live in time */
+    ms = sooner(ms, (int)(loop.args->watchdog_ms / 3));
   return ms;
 }
 
 static int poll_sockets(void) {
-  int ms = is_runnable() ? 0 : sleep_ms();
+  bool looks = loop.was_busy && loop.args->on_idle; /* before it sleeps */
+  int ms = is_runnable() || looks ? 0 : sleep_ms();
   bool asleep = false;
   if (ms > 0 && loop.has_engine) {
     asleep = loop.engine.may_sleep(loop.engine.arg);
@@ -401,6 +410,7 @@ static void signals_taken(const sigset_t *kinds, const sigset_t *before) {
 }
 
 int(facil_run)(struct facil_run_args args) {
+  sock_std_fds();
   if (!args.processes)
     args.processes = facil_usable_cores();
   if (!args.drain_ms)

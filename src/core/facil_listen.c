@@ -41,6 +41,7 @@ int(facil_listen)(struct facil_listen_args a) {
     errno = EINVAL;
     return -1;
   }
+  sock_std_fds();
   listener_s *l = &listeners[listener_count];
   *l = (listener_s){
       .args = a, .own = -1, .maker = getpid(), .fds = malloc(sizeof(int))};

@@ -24,6 +24,8 @@
 #define LONG_LIFE_MS 10000 /* a life this long resets the back-off */
 #define EARLY_MS 1000      /* a death before this after READY counts as early */
 #define EARLY_MAX 5
+#define STALL_MS 300  /* a turn of the master takes CHECK_MS */
+#define AT_ONCE_MS 50 /* for a worker to obey a second stop */
 
 typedef enum {
   WORKER_GONE,
@@ -38,7 +40,8 @@ typedef struct {
   int control;
   uint64_t started_ms, ready_ms, due_ms; /* due: of the restart, when GONE */
   uint32_t backoff_ms;
-  bool failed; /* did not end in order */
+  uint32_t early; /* deaths at the start, in a row */
+  bool failed;    /* did not end in order */
 } worker_s;
 
 static struct {
@@ -46,19 +49,20 @@ static struct {
   worker_s worker[WORKERS_MAX];
   uint16_t count;
   int signal_fd;
+  pid_t pid;
   _Atomic uint64_t *beat; /* shared: when each worker's loop last turned */
   bool stopping, is_running;
-  uint32_t early; /* deaths at the start, in a row */
   int status;
   uint64_t kill_at_ms;
+  uint64_t turned_ms;     /* the last turn */
+  uint64_t watch_from_ms; /* the workers' silence counts from here on */
 } master;
 
 /* ---- forking ----------------------------------------------------------- */
 
 static void child(uint16_t id, int control) {
-  pid_t parent = getppid();
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != parent)
+  if (getppid() != master.pid)
     _exit(1);
   close(master.signal_fd);
   for (uint16_t i = 0; i < master.count; i++)
@@ -114,7 +118,8 @@ static void stop(int status) {
   master.stopping = true;
   uint64_t now = clock_ms();
   uint64_t by =
-      now + (again ? 0 : master.args->notice_ms + master.args->drain_ms + 1000);
+      now + (again ? AT_ONCE_MS
+                   : master.args->notice_ms + master.args->drain_ms + 1000);
   if (!again || by < master.kill_at_ms)
     master.kill_at_ms = by;
   if (!again)
@@ -135,7 +140,7 @@ static void kill_worker(worker_s *w, const char *why) {
 
 static void plan_restart(worker_s *w, uint64_t now) {
   bool early = !w->ready_ms || now - w->ready_ms < EARLY_MS;
-  master.early = early ? master.early + 1 : 0;
+  w->early = early ? w->early + 1 : 0;
   if (now - w->started_ms >= LONG_LIFE_MS)
     w->backoff_ms = 0;
   w->due_ms = now + w->backoff_ms;
@@ -167,7 +172,7 @@ static void gone(uint16_t id, int how) {
     return;
   }
   plan_restart(w, now);
-  if (master.early >= EARLY_MAX) {
+  if (w->early >= EARLY_MAX) {
     log_line(LOG_ERROR, "give_up",
              "reason=\"workers keep dying at their start\"");
     stop(70);
@@ -223,9 +228,13 @@ static void on_word(uint16_t id) {
 
 static void watch(uint64_t now) {
   uint32_t limit = master.args->watchdog_ms;
+  if (now - master.turned_ms > STALL_MS) /* suspended, and they too perhaps */
+    master.watch_from_ms = now;
   for (uint16_t i = 0; i < master.count && limit; i++) {
     worker_s *w = &master.worker[i];
     uint64_t beat = atomic_load(&master.beat[i]);
+    if (beat < master.watch_from_ms)
+      beat = master.watch_from_ms;
     if (w->state != WORKER_GONE && now > beat && now - beat > limit) {
       kill_worker(w, "watchdog: its loop stands still");
       atomic_store(&master.beat[i], now + limit); /* said once */
@@ -265,7 +274,11 @@ static void wait_for_news(void) {
   for (uint16_t i = 0; i < master.count; i++)
     restarts |= master.worker[i].state == WORKER_GONE &&
                 master.worker[i].due_ms <= clock_ms();
-  poll(fds, n, restarts && !master.stopping ? 0 : CHECK_MS);
+  bool hurries = master.stopping && master.kill_at_ms < clock_ms() + CHECK_MS;
+  poll(fds, n,
+       restarts && !master.stopping ? 0
+       : hurries                    ? CHECK_MS / 10
+                                    : CHECK_MS);
 }
 
 static void master_turn(void) {
@@ -276,6 +289,7 @@ static void master_turn(void) {
   reap_all();
   uint64_t now = clock_ms();
   watch(now);
+  master.turned_ms = now;
   restart_due(now);
   if (master.stopping && now >= master.kill_at_ms) {
     for (uint16_t i = 0; i < master.count; i++)
@@ -285,12 +299,11 @@ static void master_turn(void) {
 }
 
 int master_serve(const struct facil_run_args *args, uint16_t workers) {
-  sigset_t mask;
-  sigprocmask(SIG_SETMASK, NULL, &mask);
   master.args = args;
+  master.pid = getpid();
   master.count = workers > WORKERS_MAX ? WORKERS_MAX : workers;
   master.stopping = master.is_running = false;
-  master.early = 0;
+  master.turned_ms = master.watch_from_ms = clock_ms();
   master.status = 0;
   size_t size = WORKERS_MAX * sizeof *master.beat;
   master.beat = mmap(NULL, size, PROT_READ | PROT_WRITE,

@@ -6,6 +6,7 @@
 #include "core.h"
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -40,6 +41,16 @@ static int fail_close(int fd) {
   close(fd);
   errno = saved;
   return -1;
+}
+
+/* Or a connection would get the number of one, and what is logged with it. */
+void sock_std_fds(void) {
+  int fd;
+  do
+    fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0)
+    close(fd);
 }
 
 /* ---- Unix -------------------------------------------------------------- */

@@ -130,6 +130,10 @@ uint64_t fake_now(void) {
   return script.fake_ms;
 }
 
+void script_wakes(void *unused) {
+  (void)unused;
+}
+
 static bool script_turn(void *arg) {
   (void)arg;
   if (!script.done && script.step)
@@ -149,6 +153,10 @@ static void script_woke(void *arg) {
   (void)arg;
 }
 
+static void script_nothing(void *a, void *b) {
+  (void)a, (void)b;
+}
+
 static int script_start(void *arg) {
   (void)arg;
   facil_engine_s engine = {.turn = script_turn,
@@ -159,7 +167,7 @@ static int script_start(void *arg) {
     return -1;
   if (script.begin)
     script.begin();
-  return 0;
+  return defer(script_nothing, NULL, NULL); /* so the first turn is now */
 }
 
 int run_script(void (*begin)(void), bool (*step)(void)) {
@@ -275,6 +283,12 @@ int server_wait(pid_t pid, int ms) {
 void server_end(pid_t pid) {
   kill(pid, SIGKILL);
   (void)server_wait(pid, 5000);
+}
+
+void server_forget(void) {
+  if (port_pipe >= 0)
+    close(port_pipe);
+  port_pipe = -1;
 }
 
 /* ---- clients ---------------------------------------------------------------

@@ -72,6 +72,8 @@ extern bool script_sleeps; /* the loop may sleep; else a turn follows a turn */
 /* Returns facil_run's status. `step` says true when the test is over: what is
  * still open is lost then. Fails the test after 20 s. `begin` may be NULL. */
 int run_script(void (*begin)(void), bool (*step)(void));
+/* A timer's task that does nothing: to end a sleep. */
+void script_wakes(void *unused);
 
 /* Time stands still but for fake_pass; run_script does not sleep. */
 void fake_clock(void);
@@ -101,6 +103,8 @@ void seen_make(void);
  */
 pid_t server_fork(int (*serve)(void *), void *arg, int *port);
 void server_is_at(void);
+/* In a worker that will not say so: its copy of the pipe is not needed. */
+void server_forget(void);
 
 /* Wait at most `ms`: the exit status, 256 + signal, or -1 for "lives". */
 int server_wait(pid_t pid, int ms);

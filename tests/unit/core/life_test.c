@@ -434,7 +434,7 @@ Test(opening, a_connection_closed_before_it_has_a_protocol_sends_all_and_ends) {
 /* ---- 26: bytes read too far
  * -------------------------------------------------------------- */
 
-#define LETTER "HELLOthe rest of it, for whom comes next"
+static const char LETTER[] = "HELLOthe rest of it, for whom comes next";
 #define HEAD 5
 
 static struct {

@@ -214,6 +214,7 @@ static bool sleepy_step(void) {
   if (turn == 0) {
     started = real_ms();
     ticks[0].id = facil_run_every(30, 5, tick, &ticks[0], tick_end);
+    facil_run_every(200, 1, script_wakes, NULL, NULL);
   }
   turn++;
   return ticks[0].ends > 0;
@@ -568,7 +569,7 @@ static int idle_turns;
 
 static bool quiet_step(void) {
   idle_turns++;
-  return real_ms() - started > 2500;
+  return real_ms() - started > 2000;
 }
 
 static void quiet_begin(void) {
