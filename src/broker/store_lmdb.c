@@ -23,8 +23,8 @@ enum {
   ROOM_MOST = 1 << 15, /* of a transaction */
   SWEEP_BRIEF = 64,
   COUNT_EVERY = 256, /* pages: a MiB */
-  OLD_MS = 100,   /* a read that holds pages */
-  RETRY_MS = 1000 /* then the system may have room again */
+  OLD_MS = 100,      /* a read that holds pages */
+  RETRY_MS = 1000    /* then the system may have room again */
 };
 
 uint64_t store_mono_ms(void) {
@@ -197,7 +197,7 @@ static bool has_old_reader(const store_shared_s *shared) {
 static size_t used_about(store_s *s) {
   store_shared_s *h = s->shared;
   uint64_t grown = atomic_load(&h->grown) / (h->page / 2);
-  if (grown >= COUNT_EVERY) {
+  if (grown >= COUNT_EVERY || atomic_load(&h->used_pages) == 0) {
     atomic_store(&h->used_pages, tx_used(s));
     atomic_store(&h->grown, 0);
     grown = 0;

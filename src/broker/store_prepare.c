@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -141,7 +142,10 @@ static int look_mark(MDB_txn *txn, MDB_dbi dbi) {
   MDB_stat st;
   if (mdb_stat(txn, dbi, &st) == 0 && st.ms_entries == 0)
     return LOOK_EMPTY;
-  if (mdb_get(txn, dbi, &key, &data) || data.mv_size < sizeof m)
+  int rc = mdb_get(txn, dbi, &key, &data);
+  if (rc && rc != MDB_NOTFOUND)
+    return LOOK_DAMAGED;
+  if (rc || data.mv_size < sizeof m)
     return LOOK_FOREIGN;
   memcpy(&m, data.mv_data, sizeof m);
   if (memcmp(m.magic, STORE_MAGIC, sizeof STORE_MAGIC))
@@ -150,20 +154,40 @@ static int look_mark(MDB_txn *txn, MDB_dbi dbi) {
                                                            : LOOK_FORMAT;
 }
 
+/* What a damaged page shows is hardly ever this. */
+static bool is_entry(int table, MDB_val key, MDB_val data) {
+  switch (table) {
+  case -1: /* LMDB's own table of free pages */
+    return key.mv_size == sizeof(size_t) && data.mv_size >= sizeof(size_t);
+  case TABLE_IDS:
+    return key.mv_size == 8 && data.mv_size <= STORE_NAME_MAX;
+  case TABLE_CHANNELS:
+    return key.mv_size <= STORE_NAME_MAX && data.mv_size == sizeof(chan_s);
+  case TABLE_KEYS:
+    return key.mv_size <= 511 && data.mv_size == sizeof(known_s);
+  case TABLE_TIMES:
+    return key.mv_size >= 10 && key.mv_size <= 511 && data.mv_size <= 511;
+  default:
+    return key.mv_size && key.mv_size <= 511 && data.mv_size;
+  }
+}
+
+static bool is_end_whole(MDB_cursor *c, int table, MDB_cursor_op end) {
+  MDB_val key, data;
+  int rc = mdb_cursor_get(c, &key, &data, end);
+  return rc == MDB_NOTFOUND || (rc == 0 && is_entry(table, key, data));
+}
+
 /* Both ends of each table, so that at least their paths are whole. */
 static int look_tables(MDB_txn *txn) {
   MDB_dbi dbi[TABLES];
   state_s state;
   if (env_tables(txn, dbi, 0) || state_get(txn, dbi[TABLE_MAIN], &state))
     return LOOK_DAMAGED;
-  for (int i = 0; i < TABLES; i++) {
+  for (int i = -1; i < TABLES; i++) {
     MDB_cursor *c;
-    MDB_val key, data;
-    if (mdb_cursor_open(txn, dbi[i], &c))
-      return LOOK_DAMAGED;
-    int first = mdb_cursor_get(c, &key, &data, MDB_FIRST);
-    int last = mdb_cursor_get(c, &key, &data, MDB_LAST);
-    if ((first && first != MDB_NOTFOUND) || (last && last != MDB_NOTFOUND))
+    if (mdb_cursor_open(txn, i < 0 ? 0 : dbi[i], &c) ||
+        !is_end_whole(c, i, MDB_FIRST) || !is_end_whole(c, i, MDB_LAST))
       return LOOK_DAMAGED;
   }
   return LOOK_FINE;
@@ -187,6 +211,18 @@ static int look(const store_shared_s *h) {
   return result == LOOK_FINE ? look_tables(txn) : result;
 }
 
+/* A crash of the child is an answer, whoever else handles signals. */
+static void look_alone(void) {
+  static const int signals[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
+  for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+    signal(signals[i], SIG_DFL);
+  alarm(10);
+  prctl(PR_SET_DUMPABLE, 0); /* it leaves no core */
+  int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (null >= 0)
+    dup2(null, 2); /* LMDB says why it gives up */
+}
+
 static int file_look(const store_shared_s *h, file_s *f, const report_s *r) {
   static const char *const words[] = {
       NULL, "it is an LMDB file, but no store of crier",
@@ -196,10 +232,7 @@ static int file_look(const store_shared_s *h, file_s *f, const report_s *r) {
   if (pid < 0)
     return refuse_errno(r, h->path, errno);
   if (pid == 0) {
-    alarm(10);
-    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    if (null >= 0)
-      dup2(null, 2); /* LMDB says why it gives up */
+    look_alone();
     _exit(look(h));
   }
   int status;
@@ -392,7 +425,7 @@ static int file_take_over(store_shared_s *h, bool is_new, const report_s *r) {
       rc = content_make(h, env, is_new);
     mdb_env_close(env);
   }
-  if (rc == ENOSPC || rc == MDB_MAP_FULL)
+  if (rc == ENOSPC || rc == EFBIG || rc == EDQUOT || rc == MDB_MAP_FULL)
     return refuse(r, h->path, ENOSPC, "there is no room for it");
   if (rc)
     return refuse(r, h->path, store_errno(rc), "%s", mdb_strerror(rc));
@@ -423,7 +456,6 @@ static store_shared_s *shared_new(const store_config_s *c) {
   h->fd = -1;
   h->page = (size_t)sysconf(_SC_PAGESIZE);
   h->config.size = c->size / h->page * h->page;
-  atomic_store(&h->grown, UINT32_MAX); /* nobody has counted */
   return h;
 }
 

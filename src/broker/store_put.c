@@ -13,7 +13,7 @@ enum {
   DROP_NOW = 256, /* messages of a channel; more of them go later */
   TRIM_NOW = 4096,
   TICK_BUDGET = 500,
-  OVERHEAD = 192, /* bytes of a message beside its body, about */
+  OVERHEAD = 192,    /* bytes of a message beside its body, about */
   EVICT_MOST = 4096, /* messages for one group */
   FULL_PERCENT = 95
 };
@@ -285,17 +285,25 @@ int evict_one(store_s *s) {
     rc = oldest_empty(s, &mark, empty, &empty_len);
   if (rc)
     return rc;
-  if ((id < mark ? id : mark) > s->tx.low)
-    return MDB_NOTFOUND; /* a slow worker is to see it first */
+  uint64_t oldest = id < mark ? id : mark;
+  if (oldest == UINT64_MAX || oldest > s->tx.low)
+    return MDB_NOTFOUND; /* or a slow worker is to see it first */
   return mark <= id ? evict_empty(s, view_of(empty, empty_len))
                     : evict_message(s, view_of(channel, channel_len), id);
 }
 
+static size_t most_pages(const store_s *s) {
+  return store_limit_pages(s->shared) / 100 * FULL_PERCENT;
+}
+
 static bool is_full(store_s *s, size_t pages) {
-  size_t most = store_limit_pages(s->shared) / 100 * FULL_PERCENT;
+  size_t most = most_pages(s);
   if (s->tx.used + s->tx.spent + pages < most)
     return false; /* without counting */
   size_t used = tx_used(s);
+  atomic_store(&s->shared->used_pages, used);
+  atomic_store(&s->shared->grown, 0);
+  s->tx.grown = 0;
   return used >= most || pages > most - used;
 }
 
@@ -303,6 +311,8 @@ static bool is_full(store_s *s, size_t pages) {
 static int make_room(store_s *s, size_t pages) {
   if (!is_full(s, pages))
     return 0;
+  if (pages >= most_pages(s))
+    return STORE_FULL; /* however many go for it */
   int rc = store_sweep(s, DROP_NOW);
   size_t most = s->shared->config.may_evict ? EVICT_MOST : 0;
   for (size_t i = 0; !rc && i < most && is_full(s, pages); i++) {
