@@ -76,6 +76,7 @@ typedef struct {
   uint32_t drain_ms;      /* [10 s] */
   uint32_t lowat;         /* [16 KiB] */
   uint32_t channels;      /* [4096] entries of the shared table */
+  uint64_t history;       /* [0] messages kept of each channel */
   bool slow_closes, no_uring;
 } live_options_s;
 
@@ -94,7 +95,8 @@ typedef struct {
   bool is_told; /* to stop */
   int port;
   ring_s *ring;
-  uint64_t birth;
+  rules_s *rules;
+  engine_local_s engine;
   live_board_s *board;
   live_options_s options;
   http_settings_s http;
@@ -109,7 +111,7 @@ static void live_count(void *arg) {
   w->subscriptions = s.subscriptions;
   w->tails = s.tails;
   w->tail_bytes = s.tail_bytes;
-  w->connections = facil_count("websocket");
+  w->connections = facil_count(NULL);
   struct mallinfo2 m = mallinfo2();
   w->heap = m.uordblks + m.hblkhd;
   w->turns++;
@@ -119,7 +121,7 @@ static int live_on_start(void *udata) {
   live_s *l = udata;
   const live_options_s *o = &l->options;
   int id = facil_worker_id();
-  const engine_s *engine = engine_local_start(l->ring, (unsigned)id, l->birth);
+  const engine_s *engine = engine_local_start(&l->engine, (unsigned)id);
   if (!engine)
     return -1;
   sock_set_queue_limit(o->queue_limit);
@@ -133,7 +135,12 @@ static int live_on_start(void *udata) {
                              .slow_timeout_ms = o->slow_ms,
                              .queue_limit = o->queue_limit};
   websocket_set(&ws);
-  dialect_settings_s d = {o->slow_closes, o->notice_ms, o->message_max};
+  dialect_settings_s d = {.slow_closes = o->slow_closes,
+                          .drain_notice_ms = o->notice_ms,
+                          .message_max = o->message_max,
+                          .replay_limit = 1000,
+                          .poll_max_wait_ms = 60000,
+                          .batch_max = 1000};
   dialects_set(&d);
   live_worker_s *w = &l->board->worker[id];
   if (facil_run_every(3, 0, live_count, w, NULL) < 0)
@@ -147,8 +154,14 @@ static void live_on_shutdown(void *udata) {
   dialects_notice();
 }
 
+static void live_on_finish(void *udata) {
+  (void)udata;
+  engine_local_stop();
+}
+
 static void live_on_gone(int worker, void *udata) {
   live_s *l = udata;
+  store_mark_dead(l->engine.store, (unsigned)worker);
   ring_mark_dead(l->ring, (unsigned)worker);
 }
 
@@ -174,7 +187,8 @@ static void live_child(int tell) {
                 .drain_ms = o->drain_ms, .no_uring = o->no_uring,
                 .udata = &live, .on_start = live_on_start,
                 .on_shutdown = live_on_shutdown, .notice_ms = o->notice_ms,
-                .on_gone = live_on_gone);
+                .on_gone = live_on_gone, .on_finish = live_on_finish);
+  store_release(live.engine.store);
 #ifdef LIVE_ASAN
   if (o->workers == 1 && __lsan_do_recoverable_leak_check())
     status = 77;
@@ -187,6 +201,30 @@ static void live_child(int tell) {
     if (!o.field)                                                              \
       o.field = (value);                                                       \
   while (0)
+
+/* Before the fork: rules, a store in memory, the ring. */
+static inline bool live_engine(const live_options_s *o) {
+  rule_s usual = {.count = o->history};
+  char err[STORE_ERROR_MAX];
+  live.rules = rules_new(&usual);
+  store_config_s store = {.size = 64 << 20,
+                          .may_evict = true,
+                          .slots = o->workers + 1,
+                          .rules = live.rules};
+  if (store_prepare(&store, &live.engine.store, err, sizeof err) < 0) {
+    fprintf(stderr, "# %s\n", err);
+    return false;
+  }
+  ring_config_s ring = {.size = o->ring_size,
+                        .message_max = o->message_max,
+                        .workers = o->workers,
+                        .channels = o->channels,
+                        .floor = store_floor(live.engine.store)};
+  live.ring = live.engine.ring = ring_new(&ring);
+  live.engine.rules = live.rules;
+  live.engine.birth = live.ring ? ring_clock(live.ring) : 0;
+  return live.ring && live.rules;
+}
 
 /* False: it does not start. */
 static inline bool live_start(live_options_s o) {
@@ -204,16 +242,12 @@ static inline bool live_start(live_options_s o) {
   LIVE_DEFAULT(lowat, 16384);
   LIVE_DEFAULT(channels, 4096);
   live.options = o;
-  ring_config_s config = {.size = o.ring_size,
-                          .message_max = o.message_max,
-                          .workers = o.workers,
-                          .channels = o.channels};
-  live.ring = ring_new(&config);
-  live.birth = live.ring ? ring_clock(live.ring) : 0;
+  if (!live_engine(&o))
+    return false;
   live.board = mmap(NULL, sizeof *live.board, PROT_READ | PROT_WRITE,
                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   int tell[2];
-  if (!live.ring || live.board == MAP_FAILED || pipe(tell) < 0)
+  if (live.board == MAP_FAILED || pipe(tell) < 0)
     return false;
   signal(SIGPIPE, SIG_IGN);
   live.pid = fork();

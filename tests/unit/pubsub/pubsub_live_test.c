@@ -199,7 +199,7 @@ Test(crowd, all_that_leave_at_once_leave_nothing, .timeout = 60) {
       client_reset(&c[i]);
     cr_expect(live_until(live_sum(channels) == 0));
     cr_expect_eq(live_sum(subscriptions), 0);
-    cr_expect(live_until(live_sum(connections) == 0));
+    cr_expect(live_until(live_sum(connections) == 1));
     post(&poster, "/channels/c5", NULL, VIEW_LIT("x"));
     cr_expect_eq(json_number(poster.body, "subscribers"), 0);
     cr_expect(live_until(chantable_used(ring_channels(live.ring)) == 0));
