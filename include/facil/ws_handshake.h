@@ -38,6 +38,9 @@ FACIL_PUBLIC FACIL_MUST_CHECK int ws_handshake_read(const http_request_s *req,
                                                     size_t n,
                                                     ws_handshake_s *out);
 
+/* Load what the first handshake would otherwise wait for. */
+FACIL_PUBLIC void ws_handshake_prepare(void);
+
 /* Write the whole head of the 101 answer to `out`, each field once, and return
  * its length; 0 if `cap` is less. WS_RESPONSE_MAX + subprotocol.len is always
  * enough. `subprotocol` is the name that goes with h->subprotocol, or empty:

@@ -40,6 +40,7 @@ static const protocol_ops_s websocket_ops;
 
 void websocket_set(const websocket_settings_s *s) {
   settings = *s;
+  ws_handshake_prepare();
 }
 
 static websocket_s *websocket_cast(protocol_s *p) {
