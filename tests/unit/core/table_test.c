@@ -1,5 +1,6 @@
 /* table_test.c - ids and the table of connections: a uuid names one connection
  * and no other, ever, and costs nothing that is not used. */
+#include "core.h" /* the slots themselves */
 #include "core_support.h"
 #include <criterion/criterion.h>
 #include <fcntl.h>
@@ -228,20 +229,22 @@ Test(table, every_function_says_ebadf_for_an_id_that_is_none) {
                "the live one noticed nothing");
 }
 
-/* 1364 slots of the seed's size filled whole pages: an off-by-one fell on
- * unmapped memory. Here a table that ends with its page is one of 4096 / the
- * greatest power of two that divides a slot; any multiple of 4096 will do. */
-Test(table,
-     the_last_slot_of_a_table_of_whole_pages_works_and_the_next_is_none) {
-  struct rlimit limit = {4096, 4096};
+/* The seed looked at one place behind the last. Here the rest of the page is
+ * there to be looked at: what lies in it must not count. */
+Test(table, the_last_slot_works_and_what_lies_behind_it_is_none) {
+  struct rlimit limit = {1001, 1001};
   cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
   int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-  cr_assert_eq(dup2(fd, 4095), 4095);
-  intptr_t uuid = sock_open(4095);
+  cr_assert_eq(dup2(fd, 1000), 1000);
+  intptr_t uuid = sock_open(1000), behind = (intptr_t)1 << 24 | 1001;
   cr_assert(sock_isvalid(uuid));
-  cr_assert_eq(sock_fd2uuid(4095), uuid);
-  cr_assert_eq(sock_fd2uuid(4096), -1);
-  cr_assert_not(sock_isvalid((intptr_t)1 << 24 | 4096));
+  cr_assert_eq(sock_fd2uuid(1000), uuid);
+  cr_assert_eq(sock_capacity(), 1001);
+  slot_s *next = sock_slot_at(1001);
+  cr_assert_neq((uintptr_t)next % 4096, 0, "choose another limit");
+  next->uuid = behind;
+  cr_assert_not(sock_isvalid(behind));
+  cr_assert_eq(sock_fd2uuid(1001), -1);
   cr_assert_eq(sock_abort(uuid, NULL), 0);
 }
 

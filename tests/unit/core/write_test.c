@@ -109,7 +109,7 @@ static uint32_t some_length(void) {
 
 static void write_some(void) {
   uint32_t kind = dice(&seed, 4) == 0 ? URGENT : ORDINARY, len = some_length();
-  if (dice(&seed, 1500) == 0)
+  if (dice(&seed, 1200) == 0)
     len = 20 << 20;
   int how = (int)dice(&seed, 3), r;
   size_t before = sock_pending(conn);
@@ -140,7 +140,7 @@ static void write_some(void) {
 }
 
 static bool queue_step(void) {
-  if (turn++ < 4000) {
+  if (turn++ < 2500) {
     for (uint32_t n = dice(&seed, 4); n; n--)
       write_some();
     cr_assert_eq(sock_write(conn, NULL, 0), 0, "nothing is success");
@@ -166,11 +166,12 @@ static void try_queue(bool plain) {
   cr_assert_eq(moved_live, 0, "what was moved is ended once each");
 }
 
-Test(queue, the_stream_is_what_was_written_whatever_lengths_and_kinds) {
+Test(queue, the_stream_is_what_was_written_whatever_lengths_and_kinds,
+     .timeout = 25) {
   try_queue(true);
 }
 
-Test(queue, the_same_stream_with_io_uring) {
+Test(queue, the_same_stream_with_io_uring, .timeout = 25) {
   try_queue(false);
 }
 
