@@ -410,6 +410,10 @@ long cpu_ms(pid_t pid) {
   return (long)(user + sys) * 1000 / sysconf(_SC_CLK_TCK);
 }
 
+int soak(int times, int longer) {
+  return getenv("SOAK") ? longer : times;
+}
+
 uint32_t dice(uint64_t *state, uint32_t below) {
   *state = *state * 6364136223846793005u + 1442695040888963407u;
   return (uint32_t)(*state >> 33) % below;

@@ -139,6 +139,9 @@ int fds_of(pid_t pid);
 /* User and system time of a process, ms. */
 long cpu_ms(pid_t pid);
 
+/* How often to do what CI does `times` times; SOAK=1 does it longer. */
+int soak(int times, int longer);
+
 /* Reproducible randomness. */
 uint32_t dice(uint64_t *state, uint32_t below);
 

@@ -324,9 +324,11 @@ static void start_walk(void) {
                0);
 }
 
+static int random_turn;
+
 static bool random_step(void) {
-  static int turn;
-  if (turn++ == 0)
+  int turn = random_turn;
+  if (random_turn++ == 0)
     for (int i = 0; i < CROWD / 2; i++)
       join();
   if (turn % 3 == 0)
@@ -344,6 +346,9 @@ static bool random_step(void) {
 static void random_walks(uint64_t seed) {
   m.seed = seed;
   m.next_id = m.live = m.walks = 0;
+  memset(m.member, 0, sizeof m.member);
+  memset(tally, 0, sizeof tally);
+  random_turn = 0;
   run_script(NULL, random_step);
   for (int i = 0; i < m.walks; i++)
     free(m.walk[i]);
@@ -354,8 +359,9 @@ Test(walk, members_come_and_go_in_tasks_and_each_that_stays_is_visited_once) {
   cr_assert_eq(m.walks, WALKS);
 }
 
-Test(walk, another_schedule_of_coming_and_going) {
-  random_walks(77);
+Test(walk, more_schedules_of_coming_and_going) {
+  for (int i = 0; i < soak(3, 2500); i++) /* 2500 make 10^6 walks */
+    random_walks((uint64_t)i + 77);
 }
 
 /* ---- 30: counting

@@ -678,14 +678,18 @@ Test(offer, frames_arrive_whole_and_in_order_by_io_uring) {
   try_offers(false, 2, 0);
 }
 
+static void try_close_at(int at, uint64_t with) {
+  memset(&tail, 0, sizeof tail);
+  memset(&got, 0, sizeof got);
+  memset(queued, 0, sizeof queued);
+  turn = 0;
+  try_offers(at % 2, with, at);
+}
+
 Test(offer, a_close_in_the_middle_cuts_no_frame) {
-  for (int at = 3; at < 60; at += 7) {
-    memset(&tail, 0, sizeof tail);
-    memset(&got, 0, sizeof got);
-    memset(queued, 0, sizeof queued);
-    turn = 0;
-    try_offers(at % 2, (uint64_t)at, at);
-  }
+  for (int round = 0; round < soak(1, 100); round++)
+    for (int at = 3; at < 60; at += 7)
+      try_close_at(at, (uint64_t)(at + 100 * round));
 }
 
 Test(offer, a_loss_in_the_middle_frees_what_was_kept) {
