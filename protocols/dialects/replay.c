@@ -6,6 +6,11 @@
 #include "message_json.h"
 #include <stdlib.h>
 
+/* What is read at once of all channels, and how often, in search of what a
+ * pattern matches: the rest is for the next request. */
+#define SCAN_MESSAGES 1000u
+#define SCAN_ROUNDS 8
+
 /* ---- gathering ------------------------------------------------------------
  */
 
@@ -68,6 +73,29 @@ static void arrange(replay_s *a, uint64_t until, size_t limit) {
   a->count = n;
 }
 
+/* Messages that the pattern does not match count for nothing but the time that
+ * they take. */
+static int read_pattern(uint64_t since, engine_limit_s limit, replay_s *a,
+                        engine_read_s *out) {
+  const engine_s *engine = pubsub_engine();
+  engine_limit_s scan = {SCAN_MESSAGES, limit.bytes};
+  engine_read_s got;
+  size_t most = a->count + limit.messages, bytes = a->len;
+  int r = engine->read_all(since, scan, take, a, out);
+  for (int i = 1; i < SCAN_ROUNDS && !r && !a->has_failed && out->has_more &&
+                  a->count < most && a->len - bytes < limit.bytes;
+       i++) {
+    r = engine->read_all(out->cursor, scan, take, a, &got);
+    if (got.gap_to && !out->gap_to)
+      out->gap_from = got.gap_from;
+    if (got.gap_to)
+      out->gap_to = got.gap_to;
+    out->cursor = got.cursor;
+    out->has_more = got.has_more;
+  }
+  return r;
+}
+
 int replay_read(const view_s *names, size_t count, uint64_t since,
                 engine_limit_s limit, replay_s *a) {
   const engine_s *engine = pubsub_engine();
@@ -76,11 +104,11 @@ int replay_read(const view_s *names, size_t count, uint64_t since,
     engine_read_s got;
     bool is_pattern = memchr(names[i].data, '*', names[i].len) != NULL;
     a->pattern = is_pattern ? names[i] : view_of(NULL, 0);
-    int r = is_pattern ? engine->read_all(since, limit, take, a, &got)
+    int r = is_pattern ? read_pattern(since, limit, a, &got)
                        : engine->read(names[i], since, limit, take, a, &got);
     if (r < 0 || a->has_failed)
       return -1;
-    if (got.gap_to && since) {
+    if (got.gap_to && since && !a->is_new) {
       if (!a->gap_to || got.gap_from < a->gap_from)
         a->gap_from = got.gap_from;
       if (got.gap_to > a->gap_to)

@@ -10,13 +10,14 @@ typedef struct {
   size_t start, end; /* in the text */
 } replay_item_s;
 
-/* All zero to begin with; replay_free in any case. */
+/* All zero to begin with, but for is_new; replay_free in any case. */
 typedef struct {
   char *text;
   size_t len, cap;
   replay_item_s *items;
   size_t count, item_cap;
   view_s pattern; /* only what it matches; empty: everything */
+  bool is_new;    /* who asks had nothing yet: what is gone is no gap */
   bool has_failed;
   uint64_t gap_from, gap_to; /* gap_to 0: none */
   uint64_t cursor;

@@ -4,7 +4,7 @@
 #include "subscribe.h"
 #include <stdlib.h>
 
-#define WAIT_DIGITS 6
+#define DIGITS 15 /* of a number that is then bounded by its setting */
 
 static bool number_of(view_s text, size_t digits, uint64_t *n) {
   if (!text.len || text.len > digits)
@@ -45,11 +45,11 @@ static const char *take_parameter(subscribe_s *ask, view_s name, view_s value,
                ? NULL
                : "since is an id, 'first', 'now' or -N.";
   if (view_eq(name, once[1]))
-    return number_of(value, WAIT_DIGITS, &ask->limit) && ask->limit
+    return number_of(value, DIGITS, &ask->limit) && ask->limit
                ? NULL
                : "limit is a number of messages, at least 1.";
   if (view_eq(name, once[2])) {
-    bool is_number = number_of(value, WAIT_DIGITS, &ask->wait_ms);
+    bool is_number = number_of(value, DIGITS, &ask->wait_ms);
     ask->wait_ms *= 1000;
     return is_number ? NULL : "wait is a number of seconds.";
   }
