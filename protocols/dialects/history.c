@@ -15,6 +15,8 @@
   (1u << 20) /* of messages in one answer, but for the first                   \
               */
 
+#define SWEEP_MS 1000u
+
 static void reply(http_s *h, const replay_s *r) {
   char *body = malloc(replay_json_max(r) + 2), *end = body;
   if (!body) {
@@ -30,20 +32,25 @@ static void reply(http_s *h, const replay_s *r) {
   free(body);
 }
 
-/* True: `h` has been answered, unless there is nothing and `waits`. */
-static bool answer_now(http_s *h, const subscribe_s *ask, uint64_t since,
-                       bool waits) {
-  replay_s r = {.text = NULL};
+typedef enum { ANSWERED, NOTHING, NOTHING_SO_FAR } answer_e;
+
+/* Answered, unless there is nothing and `waits`; then *since has moved to where
+ * there was nothing up to. */
+static answer_e answer_now(http_s *h, const subscribe_s *ask, uint64_t *since,
+                           bool waits) {
+  replay_s r = {.is_new = ask->since.what == SINCE_LAST};
   engine_limit_s limit = {ask->limit, BYTES_MAX};
-  bool is_done = true;
-  if (replay_read(ask->names, ask->count, since, limit, &r) < 0)
+  answer_e answer = ANSWERED;
+  if (replay_read(ask->names, ask->count, *since, limit, &r) < 0) {
     http_problem(h, 503, "The history cannot be read now.", VIEW_LIT(""));
-  else if (waits && !r.count && !r.gap_to && !r.has_more)
-    is_done = false;
-  else
+  } else if (waits && !r.count && !r.gap_to) {
+    answer = r.has_more ? NOTHING_SO_FAR : NOTHING;
+    *since = r.cursor;
+  } else {
     reply(h, &r);
+  }
   replay_free(&r);
-  return is_done;
+  return answer;
 }
 
 /* ---- long polls
@@ -54,7 +61,7 @@ typedef struct {
   list_s link;     /* of all that wait */
   http_s *http;
   uint64_t since;
-  int64_t timer;
+  int64_t timer, again; /* of the end; to read on */
   subscribe_s ask;
   char names[]; /* the bytes of ask's */
 } poll_s;
@@ -66,18 +73,37 @@ static void poll_free(poll_s *p) {
   list_remove(&p->link);
   if (p->timer >= 0)
     facil_timer_cancel(p->timer);
+  if (p->again >= 0)
+    facil_timer_cancel(p->again);
   free(p);
+}
+
+static void on_again(void *arg);
+
+/* Look for something, now and, where much is to be searched, in later turns.
+ * False: it was answered. */
+static bool look(poll_s *p) {
+  answer_e answer = answer_now(p->http, &p->ask, &p->since, true);
+  if (answer == NOTHING_SO_FAR && p->again < 0)
+    p->again = facil_run_every(1, 1, on_again, p, NULL);
+  return answer != ANSWERED;
 }
 
 static void on_news(waiter_s *w) {
   poll_s *p = (poll_s *)w;
-  if (answer_now(p->http, &p->ask, p->since, true))
+  if (!look(p))
     poll_free(p);
+}
+
+static void on_again(void *arg) {
+  poll_s *p = arg;
+  p->again = -1; /* it ends by itself */
+  on_news(&p->waiter);
 }
 
 static void on_timeout(void *arg) {
   poll_s *p = arg;
-  (void)answer_now(p->http, &p->ask, p->since, false);
+  (void)answer_now(p->http, &p->ask, &p->since, false);
   p->timer = -1; /* it ends by itself */
   poll_free(p);
 }
@@ -94,6 +120,32 @@ void history_notice(void) {
   }
 }
 
+/* Those whose connection has gone are not waited for. */
+static int64_t sweeper = -1;
+
+static void sweep(void *unused) {
+  (void)unused;
+  for (list_s *l = polls.next, *next; l != &polls; l = next) {
+    poll_s *p = FACIL_CONTAINER(l, poll_s, link);
+    next = l->next;
+    if (http_uuid(p->http) >= 0)
+      continue;
+    answer_drained(p->http);
+    poll_free(p);
+  }
+  if (!list_empty(&polls) || sweeper < 0)
+    return;
+  facil_timer_cancel(sweeper);
+  sweeper = -1;
+}
+
+/* Without a sweeper they are gone at the end of their wait. */
+static void sweep_too(poll_s *p) {
+  list_push(&polls, &p->link);
+  if (sweeper < 0)
+    sweeper = facil_run_every(SWEEP_MS, 0, sweep, NULL, NULL);
+}
+
 static poll_s *poll_new(http_s *h, const subscribe_s *ask) {
   size_t bytes = 0;
   for (size_t i = 0; i < ask->count; i++)
@@ -101,7 +153,7 @@ static poll_s *poll_new(http_s *h, const subscribe_s *ask) {
   poll_s *p = malloc(sizeof *p + bytes);
   if (!p)
     return NULL;
-  *p = (poll_s){.http = h, .ask = *ask, .timer = -1};
+  *p = (poll_s){.http = h, .ask = *ask, .timer = -1, .again = -1};
   waiter_init(&p->waiter, on_news);
   list_init(&p->link);
   char *at = p->names;
@@ -125,15 +177,16 @@ static void wait_for_news(http_s *h, const subscribe_s *ask) {
   }
   if (fine) {
     p->since = since_cursor(&ask->since, ask->names, ask->count, now);
-    if (answer_now(h, ask, p->since, true)) {
+    if (!look(p)) {
       poll_free(p);
       return;
     }
+    p->ask.since.what = SINCE_ID; /* from here on what it misses is a gap */
     p->timer = facil_run_every((uint32_t)ask->wait_ms, 1, on_timeout, p, NULL);
     fine = p->timer >= 0;
   }
   if (fine) {
-    list_push(&polls, &p->link);
+    sweep_too(p);
     return;
   }
   if (p)
@@ -154,8 +207,8 @@ void history_start(http_s *h, subscribe_s *ask) {
   } else if (ask->wait_ms) {
     wait_for_news(h, ask);
   } else {
-    uint64_t now = pubsub_delivered();
-    (void)answer_now(
-        h, ask, since_cursor(&ask->since, ask->names, ask->count, now), false);
+    uint64_t since =
+        since_cursor(&ask->since, ask->names, ask->count, pubsub_delivered());
+    (void)answer_now(h, ask, &since, false);
   }
 }
