@@ -485,6 +485,8 @@ static void describe(view_s channel, const store_info_s *s,
                          .history_count = rule->count,
                          .history_bytes = rule->bytes,
                          .history_age_ms = rule->age_us / 1000};
+  if (!s->first) /* what is still there has ended */
+    out->count = out->bytes = 0;
   out->exists = s->exists || out->subscribers;
 }
 
