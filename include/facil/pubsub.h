@@ -22,8 +22,10 @@ typedef struct {
   /* Write it: exactly that many. */
   void (*frame_write)(const message_s *m, char *out);
   /* Messages from id `from` to `to`, both included, may be missing on
-   * `channel`: tell the reader, or end it. Called from reader_ready. */
-  void (*on_gap)(reader_s *r, view_s channel, uint64_t from, uint64_t to);
+   * `channel`: tell the reader, or end it. `is_slow`: for no other reason than
+   * that it lagged, and nothing is kept. Called from reader_ready. */
+  void (*on_gap)(reader_s *r, view_s channel, uint64_t from, uint64_t to,
+                 bool is_slow);
 } reader_kind_s;
 
 typedef struct {
@@ -76,8 +78,7 @@ FACIL_PUBLIC const char *message_classify(message_s *m, view_s media_type);
 
 typedef struct subscription_s {
   facil_member_s member; /* first: the set's member is the subscription */
-  reader_s *reader;
-  struct run_s *run; /* NULL: free for use */
+  struct run_s *run;     /* NULL: free for use */
   struct subscription_s *next;
   uint64_t at; /* the reader's place in the run; 0: before all that is kept */
   uint64_t start;  /* the cursor that it began with */
@@ -94,6 +95,7 @@ struct reader_s {
   uint64_t
       cursor; /* the highest id sent; of a merged reader: all up to it was */
   uint32_t count;
+  bool was_ready;       /* has had what there was when it began */
   bool is_merged;       /* one cursor for all channels: ids come in one order */
   subscription_s first; /* most have one */
 };

@@ -24,7 +24,8 @@ typedef struct {
 
 /* One const table per dialect. All but on_close may be NULL. */
 typedef struct {
-  size_t size; /* bytes of the dialect's own, zeroed, for websocket_user */
+  size_t size; /* bytes of the dialect's own, zeroed, for websocket_user;
+                * aligned for pointers */
   /* The connection speaks WebSocket from here on. `arg` is websocket_upgrade's,
    * valid in the call only. */
   void (*on_open)(websocket_s *ws, void *arg);

@@ -115,7 +115,9 @@ static void many_write(const message_s *m, char *out) {
 
 /* Its id is where the stream goes on, never the end of the gap: messages of
  * other channels may lie in between. */
-static void on_gap(reader_s *r, view_s channel, uint64_t from, uint64_t to) {
+static void on_gap(reader_s *r, view_s channel, uint64_t from, uint64_t to,
+                   bool is_slow) {
+  (void)is_slow;
   sse_s *sse = sse_of(r);
   char data[2048], out[4096];
   char *end = json_raw(data, VIEW_LIT("{\"channel\":"));
@@ -166,8 +168,9 @@ static void on_keepalive(sse_s *sse) {
   reader_s *r = &stream_of(sse)->reader;
   uint64_t cursor = reader_cursor(r);
   char out[SSE_CURSOR_MAX];
-  if (!cursor)
+  if (cursor < r->cursor)
     cursor = r->cursor;
+  r->cursor = cursor; /* what is told later goes on from here */
   char *end = sse_cursor_write(out, cursor);
   sse_write(sse, view_of(out, (size_t)(end - out)));
 }

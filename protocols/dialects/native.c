@@ -34,14 +34,14 @@ static void raw_write(const message_s *m, char *out) {
   json_raw(out + n, m->data);
 }
 
-static void raw_on_gap(reader_s *r, view_s channel, uint64_t from,
-                       uint64_t to) {
+static void raw_on_gap(reader_s *r, view_s channel, uint64_t from, uint64_t to,
+                       bool is_slow) {
   (void)channel;
   websocket_s *ws = websocket_of(r);
   char reason[64];
   int n = snprintf(reason, sizeof reason, "gap %llu %llu",
                    (unsigned long long)from, (unsigned long long)to);
-  if (dialect_settings.slow_closes)
+  if (is_slow && dialect_settings.slow_closes)
     websocket_close(ws, CLOSE_SLOW, VIEW_LIT("slow"));
   else
     websocket_close(ws, CLOSE_GAP, view_of(reason, (size_t)n));

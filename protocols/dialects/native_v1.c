@@ -61,9 +61,10 @@ static void answer_error(websocket_s *ws, const char *code, const char *detail,
          ref);
 }
 
-static void v1_on_gap(reader_s *r, view_s channel, uint64_t from, uint64_t to) {
+static void v1_on_gap(reader_s *r, view_s channel, uint64_t from, uint64_t to,
+                      bool is_slow) {
   websocket_s *ws = websocket_of(r);
-  if (dialect_settings.slow_closes) {
+  if (is_slow && dialect_settings.slow_closes) {
     websocket_close(ws, CLOSE_SLOW, VIEW_LIT("slow"));
     return;
   }

@@ -288,7 +288,7 @@ static void tell(reader_s *r, subscription_s *s, const slice_s *sl) {
   s->cursor = to;
   if (!r->is_merged)
     reader_settle(s);
-  r->kind->on_gap(r, channel_name(s->run->channel), from, to);
+  r->kind->on_gap(r, channel_name(s->run->channel), from, to, false);
   sock_want_ready(r->uuid);
 }
 

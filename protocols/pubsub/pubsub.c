@@ -99,9 +99,12 @@ static bool tell_gap(reader_s *r, subscription_s *s) {
   uint64_t start = tail_start(s->run);
   if (!is_lost(s) || s->run->channel->keeps)
     return false;
+  reader_settle(s); /* it may have come back to where the tail begins, or now */
+  if (!is_lost(s))
+    return false;
   uint64_t from = s->cursor + 1, to = tail_trimmed_id(s->run);
   arrive(s, start, to);
-  r->kind->on_gap(r, channel_name(s->run->channel), from, to);
+  r->kind->on_gap(r, channel_name(s->run->channel), from, to, r->was_ready);
   return true;
 }
 
@@ -247,6 +250,7 @@ void reader_ready(reader_s *r) {
     catchup_ready(r, lost);
     return;
   }
+  r->was_ready = true;
   if (r->count == 1 && !has_news(r->subs))
     return;
   if (is_simple(r))
@@ -263,19 +267,20 @@ static void merge_cursor(reader_s *r, uint64_t id) {
 
 /* `sent` bytes from `at` on have left: step to the end of the frame that they
  * reach into. Returns the bytes of it that have not left. */
-static size_t advance(subscription_s *s, uint64_t at, size_t sent) {
+static size_t advance(reader_s *r, subscription_s *s, uint64_t at,
+                      size_t sent) {
   run_s *run = s->run;
   uint64_t to = at + sent;
   if (to == run->end) {
     arrive(s, to, run->channel->last_id);
-    merge_cursor(s->reader, s->cursor);
+    merge_cursor(r, s->cursor);
     return 0;
   }
   if (!sent)
     return 0;
   const frame_s *f = tail_frame(run, to - 1);
   arrive(s, f->end, f->id);
-  merge_cursor(s->reader, f->id);
+  merge_cursor(r, f->id);
   return (size_t)(f->end - to);
 }
 
@@ -287,7 +292,7 @@ static size_t sent_plan(reader_s *r, size_t sent) {
     size_t len = (size_t)(p->to - p->from);
     if (!p->skips && sent < len) {
       if (sent)
-        return advance(p->sub, p->from, sent);
+        return advance(r, p->sub, p->from, sent);
       return 0;
     }
     arrive(p->sub, p->to, p->id);
@@ -305,7 +310,7 @@ size_t reader_sent(reader_s *r, size_t sent) {
   if (r->slice)
     return catchup_sent(r, sent);
   if (is_simple(r)) {
-    rest = advance(r->subs, r->subs->at, sent);
+    rest = advance(r, r->subs, r->subs->at, sent);
     if (r->subs->at != r->subs->run->end)
       sock_want_ready(r->uuid);
     return rest;
@@ -350,7 +355,6 @@ static int join(reader_s *r, subscription_s *s, channel_s *c, uint64_t cursor) {
   if (!run)
     return -1;
   *s = (subscription_s){.member = {.uuid = r->uuid},
-                        .reader = r,
                         .run = run,
                         .next = r->subs,
                         .at = run->end,

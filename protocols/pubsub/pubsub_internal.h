@@ -31,8 +31,8 @@ struct channel_s {
   list_s waiters;
   bool is_pattern; /* the name is one, and its messages are of many channels */
   bool keeps;      /* what is missed is in the store */
-  run_s first;     /* most channels have readers of one kind */
   uint8_t name_len;
+  run_s first; /* most channels have readers of one kind */
   char name[];
 };
 

@@ -28,10 +28,10 @@ struct websocket_s {
   const websocket_handler_s *handler;
   intptr_t uuid;
   partial_s *partial; /* NULL between whole messages */
-  size_t owed;        /* bytes of answers to come */
+  uint32_t owed;      /* bytes of answers to come */
   bool is_closing;    /* our Close is queued */
   bool is_suspended;  /* reading pauses until the queue has drained */
-  _Alignas(max_align_t) char user[];
+  _Alignas(uint64_t) char user[]; /* pointers and numbers */
 };
 
 static websocket_settings_s settings;
@@ -113,10 +113,10 @@ void websocket_write(websocket_s *ws, view_s data, bool is_text) {
 
 void websocket_owe(websocket_s *ws, size_t bytes, bool is_owed) {
   if (is_owed) {
-    ws->owed += bytes;
+    ws->owed += (uint32_t)bytes;
     pause_reading(ws);
   } else {
-    ws->owed -= bytes;
+    ws->owed -= (uint32_t)bytes;
     if (ws->is_suspended) /* there it is looked at again */
       sock_want_ready(ws->uuid);
   }

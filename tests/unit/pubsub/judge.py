@@ -4,7 +4,8 @@
 judge.py MODE CAPTURE PUBLISHED
 
 MODE: v1 (gaps are told), raw-gap (a gap ends it with 4001), raw-close and
-v1-close (it ends with 4000). CAPTURE: the bytes behind the 101. PUBLISHED: one
+v1-close (it ends with 4000), v1-all and raw-all (history: nothing is missing).
+CAPTURE: the bytes behind the 101. PUBLISHED: one
 line for each message, in order: its id and size; the first line is the cursor
 before them. Prints what is wrong and leaves with 1.
 """
@@ -92,6 +93,10 @@ def main(mode, capture, published):
             got += 1
         else:
             fail(kind)
+    if mode.endswith("-all"):
+        if closed is not None or gaps or got != len(ids):
+            fail(f"{closed}: {got} of {len(ids)}, {gaps} gaps")
+        return
     if mode == "v1":
         if closed is not None or at != len(ids) or not gaps:
             fail(f"{closed}: {at} of {len(ids)}, {gaps} gaps")

@@ -83,9 +83,12 @@ static int judge(const char *mode, const char *captured, const char *listed) {
 }
 
 static void slow_reader(const char *mode, bool no_uring) {
+  bool has_history = strstr(mode, "all") != NULL;
   begin((live_options_s){.tail_size = 32 << 10,
                          .no_uring = no_uring,
-                         .slow_closes = strstr(mode, "close") != NULL});
+                         .history = has_history ? 10000 : 0,
+                         .slow_closes =
+                             has_history || strstr(mode, "close") != NULL});
   static const struct {
     size_t size;
     unsigned count;
@@ -140,6 +143,22 @@ Test(slow, raw_is_closed_where_slow_closes, .timeout = 90) {
 }
 Test(slow, v1_is_closed_where_slow_closes, .timeout = 90) {
   slow_reader("v1-close", true);
+}
+
+Test(slow, v1_lacks_nothing_where_history_is_kept, .timeout = 90) {
+  slow_reader("v1-all", false);
+}
+Test(slow, raw_lacks_nothing_where_history_is_kept, .timeout = 90) {
+  slow_reader("raw-all", true);
+}
+
+Test(slow, a_raw_since_is_a_gap_and_not_slow, .timeout = 30) {
+  begin((live_options_s){.slow_closes = true});
+  client_s c = client_open("/channels/a?since=5", NULL);
+  const char *text = client_next(&c);
+  cr_expect(strncmp(text, "(close 4001 gap 6 ", 18) == 0, "%s", text);
+  client_close(&c);
+  end();
 }
 
 /* core.md 4.15, 20: what a stopped reader costs in user memory. */

@@ -223,7 +223,9 @@ static void frame_write(const message_s *m, char *out) {
   memset(out + sizeof h, (int)(m->id & 0xff), m->data.len);
 }
 
-static void on_gap(reader_s *r, view_s channel, uint64_t from, uint64_t to) {
+static void on_gap(reader_s *r, view_s channel, uint64_t from, uint64_t to,
+                   bool is_slow) {
+  (void)is_slow;
   conn_s *c = conn_of(r->uuid);
   head_s h = {'G', sizeof h, from, to, channel_number(channel)};
   c->queue = realloc(c->queue, c->queue_len + sizeof h);
