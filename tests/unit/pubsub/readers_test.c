@@ -46,6 +46,8 @@ static size_t batched;
 static uint64_t next_id = 1000, hash_mask = UINT64_MAX;
 static size_t watched, offers_made;
 
+static char data[1 << 20];
+
 /* every message that was published: its channel, who does not get it */
 static struct {
   uint8_t channel;
@@ -92,21 +94,21 @@ void sock_lose(slot_s *s, const char *reason) {
 
 /* ---- what leaves ------------------------------------------------------- */
 
-static void out_add(conn_s *c, const void *data, size_t n) {
+static void out_add(conn_s *c, const void *from, size_t n) {
   if (n > c->out_cap - c->out_len) {
     c->out_cap = 2 * c->out_cap + n;
     c->out = realloc(c->out, c->out_cap);
   }
   if (n)
-    memcpy(c->out + c->out_len, data, n);
+    memcpy(c->out + c->out_len, from, n);
   c->out_len += n;
   c->room -= n;
 }
 
-static size_t out_some(conn_s *c, const void *data, size_t n) {
+static size_t out_some(conn_s *c, const void *from, size_t n) {
   if (n > c->room)
     n = c->room;
-  out_add(c, data, n);
+  out_add(c, from, n);
   return n;
 }
 
@@ -285,9 +287,53 @@ static uint64_t delivered(void) {
   return next_id - 1;
 }
 
+/* Channels from 3 on keep their last messages, where a test says so. */
+static unsigned kept; /* of each; 0: nothing is kept anywhere */
+
+static bool keeps_number(unsigned channel) {
+  return kept && channel >= 3;
+}
+
 static bool keeps(view_s channel) {
-  (void)channel;
-  return false;
+  return channel.len && keeps_number(channel_number(channel));
+}
+
+/* The last id that was dropped from a channel. */
+static uint64_t trim_mark(unsigned channel) {
+  unsigned n = 0;
+  for (uint64_t id = next_id - 1; id >= 1000; id--)
+    if (messages[id - 1000].channel == channel && ++n > kept)
+      return id;
+  return 0;
+}
+
+static int read_kept(view_s name, uint64_t since, engine_limit_s limit,
+                     engine_each_f each, void *arg, engine_read_s *out) {
+  unsigned channel = channel_number(name);
+  uint64_t trim = trim_mark(channel);
+  *out = (engine_read_s){.cursor = since};
+  if (since < trim) {
+    out->gap_from = since + 1;
+    out->gap_to = out->cursor = trim;
+  }
+  for (uint64_t id = out->cursor + 1; id < next_id; id++) {
+    if (messages[id - 1000].channel != channel)
+      continue;
+    if (!limit.messages--) {
+      out->has_more = true;
+      return 0;
+    }
+    message_s m = {.channel = name,
+                   .data = view_of(data, messages[id - 1000].len),
+                   .id = id};
+    if (!each(arg, &m)) {
+      out->has_more = true;
+      return 0;
+    }
+    out->cursor = id;
+  }
+  out->cursor = next_id - 1;
+  return 0;
 }
 
 int defer(void (*func)(void *, void *), void *arg1, void *arg2) {
@@ -303,7 +349,8 @@ static const engine_s fake = {.hash = hash_of,
                               .unwatch_all = unwatch_all,
                               .delivered = delivered,
                               .now = delivered,
-                              .keeps = keeps};
+                              .keeps = keeps,
+                              .read = read_kept};
 
 /* ---- what the clients do ----------------------------------------------- */
 
@@ -342,10 +389,10 @@ static void unsubscribe(conn_s *c, unsigned channel) {
   c->is_subscribed[channel] = false;
 }
 
-static char data[1 << 20];
-
 static void publish_as(unsigned channel, size_t len, intptr_t origin,
                        bool is_lost) {
+  if (keeps_number(channel)) /* the store does not know who sent it */
+    origin = 0;
   uint64_t id = next_id++;
   cr_assert_lt(id - 1000, IDS);
   messages[id - 1000].channel = (uint8_t)channel;
@@ -440,12 +487,13 @@ static const char *check(conn_s *c) {
       c->cursor[h.channel] = h.to;
       continue;
     }
-    if (h.id <= c->last)
+    /* who catches up does so channel by channel */
+    if (!kept && h.id <= c->last)
       return "not in order of id";
     c->last = h.id;
     if (messages[h.id - 1000].channel != h.channel ||
         messages[h.id - 1000].len != h.len - sizeof h ||
-        messages[h.id - 1000].is_lost)
+        (messages[h.id - 1000].is_lost && !keeps_number(h.channel)))
       return "another message";
     if (messages[h.id - 1000].origin == c->slot->uuid)
       return "its own, which it did not want";
@@ -1023,8 +1071,14 @@ static void random_step(void) {
       conn_open(i);
     break;
   case 1:
-    if (c->is_open)
+    if (c->is_open && !c->is_subscribed[channel]) {
       subscribe(c, channel);
+      if (keeps_number(channel) && next_id > 1010 && dice(2)) {
+        c->cursor[channel] = next_id - 1 - dice(10);
+        cr_assert_eq(
+            reader_rewind(&c->reader, name_of(channel), c->cursor[channel]), 0);
+      }
+    }
     break;
   case 2:
     if (c->is_open && dice(3) == 0) {
@@ -1055,8 +1109,9 @@ static void random_step(void) {
   }
 }
 
-Test(readers, get_each_message_once_in_order_or_are_told, .timeout = 120) {
+static void at_random(unsigned keep) {
   const char *soak = getenv("CRIER_SOAK");
+  kept = keep;
   uint32_t seeds = soak && *soak == '1' ? 20000 : 300;
   for (uint32_t seed = 1; seed <= seeds; seed++) {
     dice_state = seed;
@@ -1077,4 +1132,16 @@ Test(readers, get_each_message_once_in_order_or_are_told, .timeout = 120) {
     cr_assert_null(fault, "seed %u: %s", seed, fault);
     world_end();
   }
+}
+
+Test(readers, get_each_message_once_in_order_or_are_told, .timeout = 120) {
+  at_random(0);
+}
+
+Test(readers, get_what_was_kept_too, .timeout = 120) {
+  at_random(30);
+}
+
+Test(readers, are_told_of_what_was_kept_and_dropped, .timeout = 120) {
+  at_random(3);
 }
