@@ -204,7 +204,7 @@ FACIL_PUBLIC int(facil_each)(struct facil_each_args args);
  * fixed rate; ticks missed by a stall are skipped, but for one.
  * `on_finish(arg)` comes once when the timer ends in any way, also after -1.
  * Returns an id >= 0; -1: EINVAL, ms is 0 or there is no task; ENOMEM. Before
- * facil_run: runs in each worker. */
+ * facil_run: runs in each worker, and ends once in each and in the master. */
 FACIL_PUBLIC int64_t facil_run_every(uint32_t ms, uint32_t reps,
                                      void (*task)(void *), void *arg,
                                      void (*on_finish)(void *));

@@ -328,7 +328,7 @@ int master_serve(const struct facil_run_args *args, uint16_t workers) {
     master_turn();
   close(master.signal_fd);
   munmap((void *)master.beat, size);
-  loop_set_master(false);
   timer_cancel_all(); /* the copies that were here for the workers */
+  loop_set_master(false);
   return master.status;
 }

@@ -35,6 +35,8 @@ static struct {
   uint32_t drain_ms, watchdog_ms;
   int (*on_start)(void *);
   rlim_t files;
+  uint32_t max_connections;
+  void (*before_run)(void);
   int log; /* becomes stderr */
 } how;
 
@@ -133,7 +135,10 @@ static int serve(void *arg) {
   }
   if (facil_listen(.port = "0", .on_open = talk_open) < 0)
     return 99;
-  return facil_run(.processes = how.processes, .master = how.master,
+  if (how.before_run)
+    how.before_run();
+  return facil_run(.processes = how.processes,
+                   .max_connections = how.max_connections, .master = how.master,
                    .drain_ms = how.drain_ms, .watchdog_ms = how.watchdog_ms,
                    .on_start = serve_start, .on_running = all_serve);
 }

@@ -172,6 +172,12 @@ static protocol_s *cell_open(intptr_t uuid, void *udata) {
   return &p->super;
 }
 
+static void cell_crowd(intptr_t uuid, probe_s *p) {
+  (void)p;
+  (void)!sock_write(uuid, "x", 1);
+  sock_want_ready(uuid);
+}
+
 static void cell_begin(void) {
   cell.timer = facil_run_every(20, 0, cell_tick, NULL, cell_tick_end);
   cr_assert_geq(cell.timer, 0);
@@ -288,6 +294,41 @@ Test(life, a_set_left_in_every_callback) {
 
 Test(life, a_timer_cancelled_in_every_callback) {
   try_places(CANCEL);
+}
+
+/* ---- many at once, at the very end */
+
+#define CROWD 6000
+
+static intptr_t crowd[CROWD];
+
+/* More than a phase flushes, dirty, forced and lost, and then the loop ends. */
+static bool crowd_step(void) {
+  if (turn++ == 0)
+    for (int i = 0; i < CROWD; i++) {
+      int peer;
+      probe_s *p = probe_new(&probe_ops, i);
+      p->on_ready = cell_crowd;
+      crowd[i] = pair_unix(&peer);
+      cr_assert_eq(facil_attach(crowd[i], &p->super), 0);
+      close(peer);
+    }
+  for (int i = 0; i < CROWD; i++) {
+    facil_force_event(crowd[i]);
+    sock_want_ready(crowd[i]);
+    if (i % 2)
+      sock_abort(crowd[i], NULL);
+  }
+  return true;
+}
+
+Test(life, thousands_that_are_queued_everywhere_end_once_each_with_the_loop) {
+  int fds = fds_of(getpid());
+  run_script(NULL, crowd_step);
+  for (int i = 0; i < CROWD; i++)
+    cr_assert_eq(tally[i].close, 1, "%d: %d", i, tally[i].close);
+  cr_assert_eq(fds_of(getpid()), fds);
+  cr_assert_eq(probes_live, 0);
 }
 
 /* ---- 25: attach

@@ -342,6 +342,32 @@ Test(accept, goes_on_without_a_new_connect_when_descriptors_are_free_again) {
   finish(pid, fds, 100);
 }
 
+/* A limit of ours: the same pause. */
+Test(accept, goes_on_when_there_is_room_under_the_limit_of_connections) {
+  how.processes = 1;
+  how.max_connections = 10;
+  int port, fds[16];
+  pid_t pid = start(&port);
+  for (int i = 0; i < 16; i++) {
+    fds[i] = client_to(port);
+    cr_assert_geq(fds[i], 0, "client %d waits, and is not refused", i);
+    cr_assert(write_full(fds[i], "x", 1));
+  }
+  for (int i = 0; i < 10; i++) {
+    char c;
+    cr_assert_eq(read_full(fds[i], &c, 1), 1, "client %d", i);
+  }
+  for (int i = 10; i < 16; i++)
+    cr_assert_eq(end_of(fds[i], i == 10 ? 250 : 0), ETIMEDOUT, "client %d", i);
+  for (int i = 0; i < 6; i++)
+    close(fds[i]);
+  for (int i = 10; i < 16; i++) {
+    char c;
+    cr_assert_eq(read_full(fds[i], &c, 1), 1, "client %d", i);
+  }
+  finish(pid, fds + 6, 10);
+}
+
 /* ---- closed standard descriptors
  * ------------------------------------------------------------------- */
 

@@ -219,6 +219,41 @@ Test(workers, idle_ones_are_not_taken_for_hanging) {
   cr_assert_eq(server_wait(pid, 5000), 0);
 }
 
+/* ---- timers of before the fork */
+
+static void count_tick(void *arg) {
+  (void)arg;
+  seen->n[40 + facil_worker_id()]++;
+}
+
+static void count_tick_end(void *arg) {
+  (void)arg;
+  seen->n[50 + facil_worker_id()]++;
+}
+
+static void make_timer(void) {
+  facil_run_every(20, 3, count_tick, NULL, count_tick_end);
+  facil_run_every(20, 0, count_tick, NULL, count_tick_end);
+}
+
+Test(workers, a_timer_of_before_the_run_runs_and_ends_in_each) {
+  seen_make();
+  how.processes = 2;
+  how.master = true;
+  how.before_run = make_timer;
+  int port;
+  pid_t pid = start(&port);
+  WAIT_FOR(seen->n[40] > 7 && seen->n[41] > 7, 3000);
+  cr_assert_eq(seen->n[39], 0, "the master runs none");
+  cr_assert_eq(seen->n[50], 1, "the one of three ticks has ended");
+  cr_assert_eq(seen->n[51], 1);
+  kill(pid, SIGTERM);
+  cr_assert_eq(server_wait(pid, 5000), 0);
+  cr_assert_eq(seen->n[50], 2);
+  cr_assert_eq(seen->n[51], 2);
+  cr_assert_eq(seen->n[49], 2, "and the master's copies are given back");
+}
+
 /* ---- 41: what a worker holds
  * ---------------------------------------------------------------- */
 
