@@ -811,7 +811,8 @@ Test(readers, what_a_reader_does_not_want_back_is_stepped_over, .timeout = 60) {
         cr_assert_eq(room == 0 || conns[0].out_len <= room, 1);
         const char *fault = settle();
         cr_assert_null(fault, "%s: pattern %x room %zu", fault, pattern, room);
-        cr_assert_eq(received(&conns[0], 'M'), 6 - __builtin_popcount(pattern));
+        cr_assert_eq(received(&conns[0], 'M'),
+                     6u - (unsigned)__builtin_popcount(pattern));
         cr_assert_eq(conns[0].reader.subs->cursor >= 1004, 1);
         conn_free(0);
         pubsub_turn();
