@@ -132,9 +132,15 @@ static int file_step(store_shared_s *shared) {
   return rc;
 }
 
+static bool file_can_grow(const store_shared_s *shared) {
+  uint64_t until_ms = atomic_load(&shared->full_until_ms);
+  return atomic_load(&shared->allocated) < shared->config.size &&
+         (!until_ms || store_mono_ms() >= until_ms);
+}
+
 int file_grow(store_shared_s *shared, size_t bytes) {
   uint64_t before = atomic_load(&shared->allocated);
-  if (store_mono_ms() < atomic_load(&shared->full_until_ms))
+  if (!file_can_grow(shared))
     return ENOSPC;
   int rc = 0;
   while (!rc && atomic_load(&shared->allocated) - before < bytes)
@@ -205,7 +211,9 @@ static size_t used_about(store_s *s) {
   return (size_t)(atomic_load(&h->used_pages) + grown);
 }
 
-/* Free pages: half of them count, the others may be too young to be used. */
+/* While the file can grow only its end counts, so that a reader who holds free
+ * pages costs nobody a commit. Then half of the free pages do: the others may
+ * be too young to be used. */
 static void tx_measure(store_s *s) {
   const store_shared_s *shared = s->shared;
   MDB_envinfo info;
@@ -216,7 +224,8 @@ static void tx_measure(store_s *s) {
   size_t tail = end > next + 1 ? end - next - 1 : 0;
   size_t unused = next > used ? next - used : 0;
   s->tx.is_tight = has_old_reader(shared);
-  s->tx.room = tail + (s->tx.is_tight ? 0 : unused / 2);
+  bool counts_free = !s->tx.is_tight && !file_can_grow(shared);
+  s->tx.room = tail + (counts_free ? unused / 2 : 0);
   s->tx.spent = ROOM_BASE;
 }
 

@@ -115,8 +115,9 @@ void store_close(store_s *store); /* NULL is fine */
  * is full; duplicate, of the message with the same key, channel and body, also
  * one of the same batch; conflict, the body is another one: then all of its
  * group conflict, and `other` is set in those that are to blame; void, the
- * store failed. A group is kept or not as a whole; a duplicate in it is no
- * failure. A message without history is not put, but its key is. */
+ * store failed, or readers hold the pages that were made free. A group is kept
+ * or not as a whole; a duplicate in it is no failure. A message without history
+ * is not put, but its key is. */
 ring_store_s *store_ring(store_s *store);
 
 /* Whether a message on a channel with `rule` is to carry RING_STORE: it has

@@ -438,19 +438,15 @@ static int file_take_over(store_shared_s *h, bool is_new, const report_s *r) {
 
 static store_shared_s *shared_new(const store_config_s *c) {
   size_t readings = (size_t)c->slots * STORE_READERS;
-  size_t bytes = sizeof(store_shared_s) + readings * sizeof(reading_s);
+  size_t bytes =
+      sizeof(store_shared_s) + readings * (sizeof(reading_s) + sizeof(seen_s));
   void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  seen_s *seen = calloc(readings, sizeof *seen);
-  if (p == MAP_FAILED || !seen) {
-    free(seen);
-    if (p != MAP_FAILED)
-      munmap(p, bytes);
+  if (p == MAP_FAILED)
     return NULL;
-  }
   store_shared_s *h = (store_shared_s *)p;
   h->config = *c;
-  h->seen = seen;
+  h->seen = (seen_s *)(void *)&h->readings[readings];
   h->map_bytes = bytes;
   h->is_durable = c->path != NULL;
   h->fd = -1;
@@ -462,7 +458,6 @@ static store_shared_s *shared_new(const store_config_s *c) {
 static void shared_free(store_shared_s *h) {
   if (h->fd >= 0)
     close(h->fd);
-  free(h->seen);
   munmap(h, h->map_bytes);
 }
 

@@ -389,7 +389,9 @@ static int group_refuse(store_s *s, const ring_record_s *g, size_t n,
                         ring_verdict_s *v, int rc) {
   if (rc == MDB_MAP_FULL && s->tx.puts)
     return rc;
-  decide_all(n, v, RING_REFUSED);
+  /* With eviction it is readers who hold the free pages, and not for long. */
+  bool is_brief = rc == MDB_MAP_FULL && s->shared->config.may_evict;
+  decide_all(n, v, is_brief ? RING_VOID : RING_REFUSED);
   atomic_fetch_add(&s->shared->refused, n);
   s->tx.last_id = g[n - 1].id;
   if (rc == STORE_FULL)

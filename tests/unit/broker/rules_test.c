@@ -108,12 +108,12 @@ Test(rules, units_are_those_of_settings) {
 Test(rules, many_rules_are_kept) {
   char err[512], text[64];
   rules_s *r = rules_new(&usual);
-  for (int i = 1; i <= 100; i++) {
-    snprintf(text, sizeof text, "c%d count=%d", i, i);
+  for (unsigned i = 1; i <= 100; i++) {
+    snprintf(text, sizeof text, "c%u count=%u", i, i);
     cr_assert_eq(rules_add(r, text, err, sizeof err), 0);
   }
-  for (int i = 1; i <= 100; i++) {
-    snprintf(text, sizeof text, "c%d", i);
+  for (unsigned i = 1; i <= 100; i++) {
+    snprintf(text, sizeof text, "c%u", i);
     cr_assert_eq(rules_find(r, view_str(text))->count, i);
   }
   rules_free(r);

@@ -473,12 +473,14 @@ static void file_limit(uint64_t bytes) {
     _exit(50);
 }
 
+static size_t least = 1000; /* of the bodies that fill */
+
 static int fill(unsigned n) {
   for (unsigned i = 0; i < n; i++) {
     uint64_t committed;
     ring_record_s r = record(++next_id, i % 2 ? "a" : "b", "");
     ring_verdict_s v = {RING_PENDING, 0};
-    r.body = view_of(big, 1000 + i * 37 % 20000);
+    r.body = view_of(big, least + i * 37 % 20000);
     now = next_id;
     if (ring_side()->ops->begin(ring_side(), &committed) < 0)
       return 20;
@@ -504,6 +506,55 @@ static uint64_t sum_kept(void) {
   return store_read_all(st, START, ALL, all, sum_body, &sum, &result) ? 0 : sum;
 }
 
+static bool stop_here(void *arg, const stored_s *m) {
+  (void)arg;
+  (void)m;
+  raise(SIGSTOP);
+  return true;
+}
+
+/* A child that stops within a read. */
+static pid_t stopped_reader(unsigned slot) {
+  int status;
+  pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    store_limit_s limit = {9, SIZE_MAX};
+    st = open_slot(slot);
+    _exit(!st ||
+          store_read_all(st, START, ALL, limit, stop_here, NULL, &result));
+  }
+  waitpid(pid, &status, WUNTRACED);
+  return pid;
+}
+
+/* All pages that a reader may see are his: what is made free cannot be used,
+ * and what there is comes to its end. */
+static int fill_held(void) {
+  unsigned refused = 0;
+  pid_t pid = stopped_reader(2);
+  pause_ms(150);
+  for (unsigned i = 0; i < 2000; i++) {
+    uint64_t committed;
+    ring_record_s r = record(++next_id, i % 2 ? "a" : "b", "");
+    ring_verdict_s v = {RING_PENDING, 0};
+    r.body = view_of(big, least + i * 37 % 20000);
+    now = next_id;
+    if (ring_side()->ops->begin(ring_side(), &committed) < 0)
+      continue;
+    ring_side()->ops->put(ring_side(), &r, 1, &v);
+    if (ring_side()->ops->commit(ring_side(), r.id) < 0 &&
+        ring_side()->ops->reopen(ring_side(), &committed) < 0)
+      return 30;
+    refused += v.verdict != RING_KEPT;
+  }
+  kill(pid, SIGKILL);
+  if (reaped(pid) != 1000 + SIGKILL || !refused)
+    return 31;
+  store_mark_dead(shared, 2);
+  return 0;
+}
+
 /* What is wrong with a full tmpfs; 0 is nothing. */
 static int full_tmpfs(void) {
   bool has_tmpfs = small_tmpfs() != NULL;
@@ -526,12 +577,18 @@ static int full_tmpfs(void) {
     return 13;
   if (sum_kept() != f.bytes)
     return 14;
+  rc = fill_held();
+  if (!rc && config.may_evict)
+    rc = fill(500);
+  if (rc)
+    return rc;
   /* room again */
   if (has_tmpfs && mount("tmpfs", folder, "tmpfs", MS_REMOUNT, "size=200m"))
     return 15;
   if (!has_tmpfs)
     file_limit(RLIM_INFINITY);
   pause_ms(1100);
+  f = figures();
   uint64_t refused = f.refused;
   rc = fill(3000);
   f = figures();
@@ -572,11 +629,12 @@ Test(store_file, a_full_disk_is_eviction_or_a_refusal) {
           !(st = open_slot(0)))
         _exit(10);
       file_limit(20 << 20);
-      int rc = fill(3000);
+      least = 70000;
+      int rc = fill(500);
       store_figures_s f = figures();
       if (rc)
         _exit(rc);
-      if (f.allocated > 20 << 20 || f.messages + f.evicted + f.refused != 3000)
+      if (f.allocated > 20 << 20 || f.messages + f.evicted + f.refused != 500)
         _exit(11);
       if (config.may_evict ? f.refused || !f.evicted : !f.refused)
         _exit(12);
@@ -603,13 +661,6 @@ Test(store_file, no_room_at_the_start_is_said) {
 }
 
 /* --- Readers --- */
-
-static bool stop_here(void *arg, const stored_s *m) {
-  (void)arg;
-  (void)m;
-  raise(SIGSTOP);
-  return true;
-}
 
 Test(store_file, a_stopped_reader_is_found) {
   unsigned slot = 99;
@@ -713,21 +764,23 @@ Test(store_file, a_reader_follows_a_file_that_grows) {
   pid_t pid = fork();
   if (pid == 0) {
     st = open_slot(1);
-    _exit(st ? fill(5000) : 9); /* 50 MB */
+    _exit(st ? fill(3600) : 9); /* 40 MB */
   }
   st = open_slot(0);
   uint64_t sum = 0;
   unsigned reads = 0;
+  int status = 0;
   do {
     uint64_t more = sum_kept();
     cr_assert_geq(more, sum);
     sum = more;
     reads++;
-  } while (waitpid(pid, NULL, WNOHANG) == 0);
+  } while (waitpid(pid, &status, WNOHANG) == 0);
+  cr_assert_eq(status, 0, "%x", (unsigned)status);
   cr_assert_eq(sum_kept(), figures().bytes);
   cr_assert_gt(figures().allocated, 32 << 20);
   cr_assert_gt(reads, 2);
-  next_id = START + 5001;
+  next_id = START + 3601;
   cr_assert_eq(fill(100), 0, "and writes after that");
   cr_assert_eq(sum_kept(), figures().bytes);
   release();
