@@ -8,9 +8,10 @@
  * stand at the same cursor in the same turn, so a storm of reconnects reads
  * once.
  *
- * A reader of several channels with one cursor ("merged") gets them in one
- * order of ids; others catch up channel by channel. Invariant: the cursor moves
- * by frames that have left and by gaps that were told, and by nothing else. */
+ * A reader of several channels with one cursor ("merged"), and one of patterns
+ * that may overlap, gets them in one order of ids; others catch up channel by
+ * channel. Invariant: the cursor moves by frames that have left and by gaps
+ * that were told, and by nothing else. */
 #include "pubsub_internal.h"
 #include <errno.h>
 
@@ -46,7 +47,7 @@ static struct {
   piece_of_slice_s frames[SLICE_FRAMES * 2];
   size_t count, limit;
   bool is_full, is_short_of_memory;
-  uint64_t full_at; /* the id behind which nothing was gathered */
+  uint64_t full_at; /* all up to this id was gathered */
 } gather;
 
 static slice_s *cache[CACHE_MAX];
@@ -92,13 +93,6 @@ static bool was_given(const message_s *m) {
   return false;
 }
 
-static bool has_pattern(const reader_s *r) {
-  const subscription_s *s = r->subs;
-  while (s && !s->run->channel->is_pattern)
-    s = s->next;
-  return s && r->count > 1;
-}
-
 /* One message that was read becomes a frame. */
 static bool gather_one(void *arg, const message_s *m) {
   (void)arg;
@@ -111,6 +105,7 @@ static bool gather_one(void *arg, const message_s *m) {
   if (gather.count == gather.limit ||
       (gather.count && gather.len + len > 2 * SLICE_BYTES)) {
     gather.is_full = true;
+    gather.full_at = m->id - 1;
     return false;
   }
   if (!has_room(len)) {
@@ -121,7 +116,6 @@ static bool gather_one(void *arg, const message_s *m) {
   gather.frames[gather.count++] =
       (piece_of_slice_s){m->id, gather.len, gather.len + len};
   gather.len += len;
-  gather.full_at = m->id;
   return true;
 }
 
@@ -132,20 +126,21 @@ static void gather_begin(const reader_kind_s *kind) {
   gather.is_short_of_memory = false;
 }
 
-/* Read what a subscription lacks behind `since`. */
-static int gather_from(const channel_s *c, uint64_t since, size_t part,
+/* Read what a subscription lacks behind `since`: one of `part` parts. */
+static int gather_from(const subscription_s *s, uint64_t since, size_t part,
                        engine_read_s *out) {
+  const channel_s *c = s->run->channel;
   engine_limit_s limit = {SLICE_FRAMES / part + 1, SLICE_BYTES / part};
+  gather.sub = s;
   gather.pattern = c->is_pattern ? c : NULL;
   gather.is_full = false;
-  gather.full_at = since;
   gather.limit = gather.count + SLICE_FRAMES / part;
   int r = c->is_pattern ? engine->read_all(since, limit, gather_one, NULL, out)
                         : engine->read(channel_name(c), since, limit,
                                        gather_one, NULL, out);
   if (r < 0 || gather.is_short_of_memory)
     return -1;
-  if (gather.is_full) { /* it ends with what was taken */
+  if (gather.is_full) { /* it ends before what was not taken */
     out->cursor = gather.full_at;
     out->has_more = true;
   }
@@ -196,15 +191,12 @@ static slice_s *cached(const reader_kind_s *kind, const channel_s *c,
 
 static slice_s *slice_of(reader_s *r, subscription_s *s) {
   const channel_s *c = s->run->channel;
-  bool is_own = has_pattern(r);
-  slice_s *sl = is_own ? NULL : cached(r->kind, c, s->cursor);
+  slice_s *sl = cached(r->kind, c, s->cursor);
   if (sl)
     return sl;
   engine_read_s got;
   gather_begin(r->kind);
-  gather.reader = is_own ? r : NULL;
-  gather.sub = s;
-  if (gather_from(c, s->cursor, 1, &got) < 0)
+  if (gather_from(s, s->cursor, 1, &got) < 0)
     return NULL;
   sl = slice_of_gathered(UINT64_MAX);
   if (!sl)
@@ -215,28 +207,54 @@ static slice_s *slice_of(reader_s *r, subscription_s *s) {
   sl->gap_to = s->cursor ? got.gap_to : 0; /* 0: all that there is */
   sl->cursor = got.cursor;
   sl->has_more = got.has_more;
-  if (!is_own && cache_count < CACHE_MAX) {
+  if (cache_count < CACHE_MAX) {
     sl->refs++;
     cache[cache_count++] = sl;
   }
   return sl;
 }
 
-/* ---- several channels with one cursor ----------------------------------- */
+/* ---- several channels in one order --------------------------------------- */
 
 static uint64_t since_of(const reader_s *r, const subscription_s *s) {
-  return s->cursor > r->cursor ? s->cursor : r->cursor;
+  return r->is_merged && s->cursor < r->cursor ? r->cursor : s->cursor;
+}
+
+static void gather_begin_of(const reader_s *r) {
+  gather_begin(r->kind);
+  gather.reader = r->is_merged ? NULL : r;
+}
+
+static bool has_gathered(uint64_t until) {
+  bool has = false;
+  for (size_t i = 0; i < gather.count && !has; i++)
+    has = gather.frames[i].id <= until;
+  return has;
+}
+
+/* The oldest of all had no room: it goes alone. */
+static slice_s *slice_of_next(const reader_s *r, const subscription_s *s,
+                              uint64_t since) {
+  engine_read_s got;
+  gather_begin_of(r);
+  if (gather_from(s, since, SLICE_FRAMES, &got) < 0)
+    return NULL;
+  slice_s *sl = slice_of_gathered(UINT64_MAX);
+  if (sl) {
+    sl->cursor = sl->count ? sl->frames[sl->count - 1].id : got.cursor;
+    sl->has_more = true;
+  }
+  return sl;
 }
 
 static slice_s *slice_of_all(reader_s *r) {
   engine_read_s got;
   uint64_t until = UINT64_MAX, end = 0;
-  bool has_more = false;
-  gather_begin(r->kind);
+  const subscription_s *tight = NULL; /* that `until` is of */
+  gather_begin_of(r);
   for (subscription_s *s = r->subs; s; s = s->next) {
-    const channel_s *c = s->run->channel;
     uint64_t since = since_of(r, s);
-    if (gather_from(c, since, r->count, &got) < 0)
+    if (gather_from(s, since, r->count, &got) < 0)
       return NULL;
     if (got.gap_to && since) { /* told before anything else is sent */
       gather_begin(r->kind);
@@ -248,17 +266,20 @@ static slice_s *slice_of_all(reader_s *r) {
       }
       return gap;
     }
-    has_more |= got.has_more;
-    if (got.has_more && got.cursor < until)
+    if (got.has_more && got.cursor < until) {
       until = got.cursor;
+      tight = s;
+    }
     if (got.cursor > end)
       end = got.cursor;
   }
+  if (tight && !has_gathered(until))
+    return slice_of_next(r, tight, until);
   qsort(gather.frames, gather.count, sizeof *gather.frames, by_id);
   slice_s *sl = slice_of_gathered(until);
   if (sl) {
-    sl->cursor = has_more ? until : end;
-    sl->has_more = has_more;
+    sl->cursor = tight ? until : end;
+    sl->has_more = tight != NULL;
   }
   return sl;
 }
@@ -269,9 +290,9 @@ static slice_s *slice_of_all(reader_s *r) {
 /* The cursor has come to `id`: the reader stands in the tail again if that
  * keeps what follows. */
 static void move_to(reader_s *r, subscription_s *s, uint64_t id) {
-  if (!r->is_merged) {
+  if (!r->is_merged && !reader_overlaps(r)) {
     s->cursor = id;
-    reader_settle(s);
+    reader_settle(r, s);
     return;
   }
   if (id > r->cursor)
@@ -279,7 +300,7 @@ static void move_to(reader_s *r, subscription_s *s, uint64_t id) {
   for (s = r->subs; s; s = s->next) {
     if (id > s->cursor)
       s->cursor = id;
-    reader_settle(s);
+    reader_settle(r, s);
   }
 }
 
@@ -287,13 +308,14 @@ static void tell(reader_s *r, subscription_s *s, const slice_s *sl) {
   uint64_t from = sl->gap_from, to = sl->gap_to;
   s->cursor = to;
   if (!r->is_merged)
-    reader_settle(s);
+    reader_settle(r, s);
   r->kind->on_gap(r, channel_name(s->run->channel), from, to, false);
   sock_want_ready(r->uuid);
 }
 
 void catchup_ready(reader_s *r, subscription_s *s) {
-  slice_s *sl = r->is_merged ? slice_of_all(r) : slice_of(r, s);
+  bool is_joint = r->is_merged || reader_overlaps(r);
+  slice_s *sl = is_joint ? slice_of_all(r) : slice_of(r, s);
   if (!sl) {
     sock_abort(r->uuid, "the store cannot be read");
     return;

@@ -85,12 +85,21 @@ static bool is_lost(const subscription_s *s) {
   return s->at < tail_start(s->run);
 }
 
-void reader_settle(subscription_s *s) {
+bool reader_overlaps(const reader_s *r) {
+  const subscription_s *s = r->count > 1 ? r->subs : NULL;
+  while (s && !s->run->channel->is_pattern)
+    s = s->next;
+  return s != NULL;
+}
+
+/* Tails show what comes twice only where all stand behind the same id. */
+void reader_settle(const reader_s *r, subscription_s *s) {
   run_s *run = s->run;
+  bool may = s->cursor >= r->cursor || !reader_overlaps(r);
   if (s->at == run->end)
     run->caught--;
   s->at = 0;
-  if (s->cursor >= tail_trimmed_id(run))
+  if (may && s->cursor >= tail_trimmed_id(run))
     arrive(s, tail_place(run, s->cursor), s->cursor);
 }
 
@@ -99,7 +108,8 @@ static bool tell_gap(reader_s *r, subscription_s *s) {
   uint64_t start = tail_start(s->run);
   if (!is_lost(s) || s->run->channel->keeps)
     return false;
-  reader_settle(s); /* it may have come back to where the tail begins, or now */
+  reader_settle(r,
+                s); /* it may have come back to where the tail begins, or now */
   if (!is_lost(s))
     return false;
   uint64_t from = s->cursor + 1, to = tail_trimmed_id(s->run);
@@ -174,6 +184,7 @@ static part_s part_from(const reader_s *r, subscription_s *s, uint64_t at,
 
 /* The next parts for a reader, in order of id. */
 static int plan(const reader_s *r, part_s *parts, int max) {
+  uint64_t last = reader_overlaps(r) ? r->cursor : 0;
   int n = 0;
   while (n < max) {
     uint64_t until, at;
@@ -184,7 +195,9 @@ static int plan(const reader_s *r, part_s *parts, int max) {
     for (int i = 0; i < n; i++)
       if (parts[i].sub == s)
         at = parts[i].to;
-    parts[n] = part_from(r, s, at, until, n ? parts[n - 1].id : r->cursor);
+    parts[n] = part_from(r, s, at, until, last);
+    if (reader_overlaps(r))
+      last = parts[n].id;
     n++;
   }
   return n;
@@ -271,14 +284,14 @@ static size_t advance(reader_s *r, subscription_s *s, uint64_t at,
                       size_t sent) {
   run_s *run = s->run;
   uint64_t to = at + sent;
-  if (to == run->end) {
-    arrive(s, to, run->channel->last_id);
-    merge_cursor(r, s->cursor);
-    return 0;
-  }
   if (!sent)
     return 0;
   const frame_s *f = tail_frame(run, to - 1);
+  if (to == run->end) {
+    merge_cursor(r, r->is_merged ? run->channel->last_id : f->id);
+    arrive(s, to, run->channel->last_id);
+    return 0;
+  }
   arrive(s, f->end, f->id);
   merge_cursor(r, f->id);
   return (size_t)(f->end - to);
@@ -366,7 +379,7 @@ static int join(reader_s *r, subscription_s *s, channel_s *c, uint64_t cursor) {
   }
   run->caught++;
   if (!r->count)
-    r->cursor = cursor;
+    r->cursor = r->is_merged ? cursor : 0; /* nothing was sent yet */
   r->subs = s;
   r->count++;
   subscription_count++;

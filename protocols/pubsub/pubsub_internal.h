@@ -94,7 +94,9 @@ void pattern_each_match(const message_s *m,
 /* ---- pubsub.c ---------------------------------------------------------- */
 /* Put a reader whose cursor has moved where it belongs: into the tail if that
  * keeps all behind the cursor. */
-void reader_settle(subscription_s *s);
+void reader_settle(const reader_s *r, subscription_s *s);
+/* Whether a message may come to the reader by two of its subscriptions. */
+bool reader_overlaps(const reader_s *r);
 
 /* One more, one less watches a channel: the id up to which all is delivered. */
 uint64_t channel_watch(channel_s *c);
