@@ -396,8 +396,9 @@ export class V1 extends Socket {
       const unit = this.units.find((u) => u.name === (one.pattern ?? one.channel));
       if (this.live.get(unit) !== 'leaving') this.wrong('unsubscribed from what it did not leave');
       this.live.set(unit, 'away');
+      const { line } = this;
       const again = () => {
-        if (!this.line.isEnded && this.live.get(unit) === 'away') this.subscribe(unit);
+        if (this.line === line && !line.isEnded && this.live.get(unit) === 'away') this.subscribe(unit);
       };
       if (this.rng.chance(0.4)) again();
       else setTimeout(again, this.rng.between(1, 500));
