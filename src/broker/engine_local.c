@@ -346,8 +346,8 @@ static uint64_t delivered(void) {
   return last > parts.birth ? last : parts.birth;
 }
 
-/* All that is stable now, in as many turns' worth as it is; what comes meanwhile
- * is not waited for. */
+/* All that is stable now, in as many turns' worth as it is; what comes
+ * meanwhile is not waited for. */
 static uint64_t drain(void) {
   ring_marks_s marks;
   ring_marks(ring, &marks);

@@ -17,7 +17,7 @@ import { poll, sleep } from './watch.mjs';
 export { sanitized, slow };
 
 // What makes every channel one without history; empty while that is the only kind.
-export const NO_HISTORY = (process.env.CRIER_NO_HISTORY ?? '').split(' ').filter(Boolean);
+export const NO_HISTORY = (process.env.CRIER_NO_HISTORY ?? '--history.count 0').split(' ').filter(Boolean);
 
 const REPORT = /ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error:|Assertion .* failed/;
 const scratch = mkdtempSync(path.join(os.tmpdir(), 'crier-e2e-'));

@@ -258,8 +258,8 @@ static const head_row_s head_rows[] = {
     BAD("P07", "own: no leading zero", POST "Content-Length: 00\r\n" END, 400),
     BAD("P07", "10:8.6", POST "Content-Length: \"5\"\r\n" END, 400),
     BAD("P07", "10:8.6", POST "Content-Length : 5\r\n" END, 400),
-    GOOD("P07", "10:5.1", POST "Content_Length: 5\r\n" END,
-         "POST /c? @t 1.1 keep none #2"),
+    BAD("P07", "own: no framing in disguise", POST "Content_Length: 5\r\n" END,
+        400),
 
     /* Transfer-Encoding */
     GOOD("P06", "12:6.1", POST "Transfer-Encoding: chunked\r\n" END,
@@ -268,7 +268,11 @@ static const head_row_s head_rows[] = {
          "POST /c? @t 1.1 keep chunked #2"),
     GOOD("P06", "10:5.5", POST "Transfer-Encoding: chunked\t\r\n" END,
          "POST /c? @t 1.1 keep chunked #2"),
-    GOOD("P06", "10:5.1", POST "Transfer_Encoding: chunked\r\n" END,
+    BAD("P06", "own: no framing in disguise",
+        POST "Transfer_Encoding: chunked\r\n" END, 400),
+    BAD("P06", "own: no framing in disguise",
+        POST "Content-Length: 6\r\ntransfer_Encoding: chunked\r\n" END, 400),
+    GOOD("P06", "10:5.1", POST "Transfer.Encoding: chunked\r\n" END,
          "POST /c? @t 1.1 keep none #2"),
     BAD("P06", "12:6.3",
         POST "Content-Length: 6\r\nTransfer-Encoding: chunked\r\n" END, 400),
