@@ -92,15 +92,18 @@ bool reader_overlaps(const reader_s *r) {
   return s != NULL;
 }
 
-/* Tails show what comes twice only where all stand behind the same id. */
-void reader_settle(const reader_s *r, subscription_s *s) {
+static void settle(subscription_s *s, bool is_welcome) {
   run_s *run = s->run;
-  bool may = s->cursor >= r->cursor || !reader_overlaps(r);
   if (s->at == run->end)
     run->caught--;
   s->at = 0;
-  if (may && s->cursor >= tail_trimmed_id(run))
+  if (is_welcome && s->cursor >= tail_trimmed_id(run))
     arrive(s, tail_place(run, s->cursor), s->cursor);
+}
+
+/* Tails show what comes twice only where all stand behind the same id. */
+void reader_settle(const reader_s *r, subscription_s *s) {
+  settle(s, s->cursor >= r->cursor || !reader_overlaps(r));
 }
 
 /* What the reader lacks is kept nowhere: it goes on from what is left. */
@@ -108,8 +111,7 @@ static bool tell_gap(reader_s *r, subscription_s *s) {
   uint64_t start = tail_start(s->run);
   if (!is_lost(s) || s->run->channel->keeps)
     return false;
-  reader_settle(r,
-                s); /* it may have come back to where the tail begins, or now */
+  settle(s, true); /* it may have come back to what the tail keeps, or to now */
   if (!is_lost(s))
     return false;
   uint64_t from = s->cursor + 1, to = tail_trimmed_id(s->run);
