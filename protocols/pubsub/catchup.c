@@ -52,6 +52,7 @@ static struct {
 
 static slice_s *cache[CACHE_MAX];
 static size_t cache_count;
+static slice_s *just_sent; /* sock takes the rest of a frame after on_sent */
 
 /* ---- slices ------------------------------------------------------------ */
 
@@ -65,6 +66,8 @@ static void slice_unref(slice_s *sl) {
 void catchup_forget(void) {
   while (cache_count)
     slice_unref(cache[--cache_count]);
+  slice_unref(just_sent);
+  just_sent = NULL;
 }
 
 static bool has_room(size_t len) {
@@ -362,7 +365,8 @@ size_t catchup_sent(reader_s *r, size_t sent) {
     move_to(r, s, is_last ? sl->cursor : sl->frames[i].id);
   }
   sock_want_ready(r->uuid);
-  slice_unref(sl);
+  slice_unref(just_sent);
+  just_sent = sl;
   return rest;
 }
 
