@@ -128,7 +128,7 @@ Test(http_parse, P04_a_folded_transfer_encoding_is_refused) {
 }
 
 Test(http_parse, P06_only_one_exact_chunked_frames_a_body) {
-  cr_assert_eq(run_rows("P06"), 29);
+  cr_assert_eq(run_rows("P06"), 31);
 }
 
 Test(http_parse, P07_a_length_is_one_plain_number) {
