@@ -254,6 +254,7 @@ static slice_s *slice_of_all(reader_s *r) {
   engine_read_s got;
   uint64_t until = UINT64_MAX, end = 0;
   const subscription_s *tight = NULL; /* that `until` is of */
+  bool is_full = false;
   gather_begin_of(r);
   for (subscription_s *s = r->subs; s; s = s->next) {
     uint64_t since = since_of(r, s);
@@ -272,11 +273,12 @@ static slice_s *slice_of_all(reader_s *r) {
     if (got.has_more && got.cursor < until) {
       until = got.cursor;
       tight = s;
+      is_full = gather.is_full;
     }
     if (got.cursor > end)
       end = got.cursor;
   }
-  if (tight && !has_gathered(until))
+  if (is_full && !has_gathered(until))
     return slice_of_next(r, tight, until);
   qsort(gather.frames, gather.count, sizeof *gather.frames, by_id);
   slice_s *sl = slice_of_gathered(until);
