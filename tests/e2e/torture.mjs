@@ -21,7 +21,7 @@ const seconds = number('SECONDS', 15);
 const variant = process.env.VARIANT ?? (process.env.DURABLE === '1' ? 'durable' : ['gaps', 'laps', 'durable'][seed % 3]);
 const workers = number('WORKERS', 2);
 const isVerbose = process.env.VERBOSE === '1';
-const rate = number('RATE', slow > 1 ? 120 : 400);
+const rate = number('RATE', slow > 1 ? 150 : 400);
 const say = (what) => isVerbose && console.error(`# ${((performance.now()) / 1000).toFixed(2)} ${what}`);
 
 // Memory and a ring that laps; a durable store that is killed whole; few
@@ -105,7 +105,7 @@ function cast() {
   add(4, Poll, (r) => [r.one(patterns)]);
   add(3, History, hot);
   add(1, History, (r) => [r.one(patterns), 'm:1']);
-  const share = rate / slow / 10;
+  const share = rate / 10;
   const spread = [...many, ...rooms, ...fleeting];
   const publishers = [
     [Posts, ['hot'], 2], [Posts, spread, 1], [Posts, ['hot', ...spread], 1], [Batches, ['hot', ...spread], 1],

@@ -30,6 +30,7 @@ export class Line {
       };
       this.socket.once('connect', () => {
         this.isOpen = true;
+        this.port = this.socket.localPort;
         resolve(true);
       });
       this.socket.on('end', () => end('fin'));

@@ -42,8 +42,8 @@ class Publisher {
       const again = world.hasKeys && this.old.length > 0 && rng.chance(0.3) ? [rng.one(this.old)] : [];
       await this.untilAnswered(burst, again);
       this.old = burst.slice(-3);
-      const ms = burst.length / this.rate * 1000 * rng.between(0.5, 1.5) - (Date.now() - began);
-      if (ms > 0) await sleep(ms);
+      const next = began + burst.length / this.rate * 1000 * rng.between(0.5, 1.5);
+      while (Date.now() < next && !world.isStopped) await sleep(Math.min(50, next - Date.now()));
     }
     this.line?.destroy();
     this.isIdle = true;
@@ -86,6 +86,7 @@ class Publisher {
         return;
       }
       const timer = setTimeout(() => {
+        this.world.count('answers too late');
         line.reset();
         resolve();
       }, this.rng.between(600, 3000) * this.world.slow);
