@@ -19,7 +19,8 @@
 #include <unistd.h>
 
 enum {
-  ROOM_BASE = 64, /* pages: the paths of all tables, the list of free ones */
+  ROOM_BASE = 64,    /* pages: the paths of all tables, the list of free ones */
+  TOUCHED_BASE = 16, /* pages: what of it is usual */
   ROOM_MOST = 1 << 15, /* of a transaction */
   SWEEP_BRIEF = 64,
   COUNT_EVERY = 256, /* pages: a MiB */
@@ -189,14 +190,36 @@ size_t tx_used(store_s *s) {
   return pages;
 }
 
-static bool has_old_reader(const store_shared_s *shared) {
-  uint64_t now = store_mono_ms();
+/* When the oldest read that is going on began; 0: there is none. */
+static uint64_t oldest_read(const store_shared_s *shared) {
+  uint64_t oldest = 0;
   for (size_t i = 0; i < (size_t)shared->config.slots * STORE_READERS; i++) {
     uint64_t since = atomic_load(&shared->readings[i].since_ms);
-    if (since && now > since && now - since > OLD_MS)
-      return true;
+    if (since && (!oldest || since < oldest))
+      oldest = since;
   }
-  return false;
+  return oldest;
+}
+
+static void touched_note(store_s *s) {
+  store_shared_s *h = s->shared;
+  uint64_t ms = store_mono_ms();
+  if (h->touched_at[ms % TOUCHED_MS].ms != ms) {
+    h->touched_at[ms % TOUCHED_MS].ms = ms;
+    h->touched_at[ms % TOUCHED_MS].pages = h->touched;
+  }
+  h->touched += s->tx.spent - ROOM_BASE + TOUCHED_BASE + s->tx.freed;
+}
+
+/* Pages that were given up since `ms`, at most; UINT64_MAX: it is too long ago.
+ */
+static uint64_t touched_since(const store_shared_s *h, uint64_t ms) {
+  for (uint64_t i = 1; i < TOUCHED_MS && i < ms; i++) {
+    uint64_t at = (ms - i) % TOUCHED_MS;
+    if (h->touched_at[at].ms == ms - i)
+      return h->touched - h->touched_at[at].pages;
+  }
+  return UINT64_MAX;
 }
 
 /* About as many, without counting each time. */
@@ -211,9 +234,16 @@ static size_t used_about(store_s *s) {
   return (size_t)(atomic_load(&h->used_pages) + grown);
 }
 
+/* Pages that were free before any read began that is going on. */
+static size_t unused_free(store_s *s, size_t unused) {
+  uint64_t oldest = oldest_read(s->shared);
+  s->tx.has_readers = oldest != 0;
+  uint64_t held = oldest ? touched_since(s->shared, oldest) : 0;
+  return held < unused ? (unused - (size_t)held) / 4 * 3 : 0;
+}
+
 /* While the file can grow only its end counts, so that a reader who holds free
- * pages costs nobody a commit. Then half of the free pages do: the others may
- * be too young to be used. */
+ * pages costs nobody a commit. */
 static void tx_measure(store_s *s) {
   const store_shared_s *shared = s->shared;
   MDB_envinfo info;
@@ -223,9 +253,9 @@ static void tx_measure(store_s *s) {
   s->tx.used = used;
   size_t tail = end > next + 1 ? end - next - 1 : 0;
   size_t unused = next > used ? next - used : 0;
-  s->tx.is_tight = has_old_reader(shared);
-  bool counts_free = !s->tx.is_tight && !file_can_grow(shared);
-  s->tx.room = tail + (counts_free ? unused / 2 : 0);
+  s->tx.room = tail;
+  if (!file_can_grow(shared))
+    s->tx.room += unused_free(s, unused);
   s->tx.spent = ROOM_BASE;
 }
 
@@ -257,7 +287,8 @@ int tx_begin(store_s *s) {
     return rc;
   }
   t->puts = 0;
-  t->grown = 0;
+  t->grown = t->freed = 0;
+  t->has_readers = false;
   t->now = s->setup.clock(s->setup.arg);
   t->low = s->setup.low_id(s->setup.arg);
   tx_measure(s);
@@ -297,6 +328,7 @@ static int tx_commit(store_s *s, uint64_t last_id) {
     tx_abort(s);
     return rc;
   }
+  touched_note(s);
   rc = mdb_txn_commit(t->txn);
   t->txn = NULL;
   memset(t->cursors, 0, sizeof t->cursors);
@@ -314,26 +346,10 @@ static int tx_grow(store_s *s, size_t pages) {
   if (t->spent + pages <= t->room)
     return 0;
   size_t more = (t->spent + pages - t->room) * s->shared->page;
-  if (file_grow(s->shared, more) != 0)
-    return 0; /* it is tried all the same: LMDB knows what is free */
+  int rc = file_grow(s->shared, more);
   tx_abort(s);
-  return tx_begin(s);
-}
-
-int tx_room(store_s *s, size_t pages) {
-  tx_s *t = &s->tx;
-  bool fits = t->spent + pages <= t->room && t->spent < ROOM_MOST;
-  if (!fits || (t->is_tight && t->puts)) {
-    int rc = tx_commit(s, t->last_id);
-    if (!rc)
-      rc = tx_begin(s);
-    if (!rc)
-      rc = tx_grow(s, pages);
-    if (rc)
-      return rc;
-  }
-  t->spent += pages;
-  return 0;
+  int begun = tx_begin(s);
+  return begun ? begun : rc && t->spent + pages > t->room ? STORE_HELD : 0;
 }
 
 /* Pages that a transaction frees are of use two transactions later. */
@@ -347,13 +363,31 @@ static int tx_settle(store_s *s) {
   return rc;
 }
 
+int tx_room(store_s *s, size_t pages) {
+  tx_s *t = &s->tx;
+  if (t->spent + pages > t->room || t->spent >= ROOM_MOST) {
+    int rc = tx_commit(s, t->last_id);
+    if (!rc)
+      rc = tx_begin(s);
+    if (!rc)
+      rc = tx_grow(s, pages);
+    if (rc == STORE_HELD && !t->has_readers)
+      rc = tx_settle(s); /* then all that is free is of use: LMDB will tell */
+    if (rc)
+      return rc;
+  }
+  t->spent += pages;
+  return 0;
+}
+
 int tx_again(store_s *s) {
   tx_abort(s);
   bool has_grown = file_grow(s->shared, STORE_STEP) == 0;
   int rc = tx_begin(s);
   if (rc || has_grown)
     return rc;
-  if (!s->shared->config.may_evict)
+  /* What a reader holds is not freed by dropping more. */
+  if (!s->shared->config.may_evict || oldest_read(s->shared))
     return MDB_MAP_FULL;
   for (int i = 0; i < SWEEP_BRIEF && !rc; i++)
     rc = evict_one(s);
@@ -413,7 +447,8 @@ static int store_commit(ring_store_s *super, uint64_t last_id) {
   if (!rc)
     return 0;
   tx_abort(s);
-  return fail(rc);
+  /* Where all was refused there is nothing that must be written. */
+  return rc == MDB_MAP_FULL && !s->tx.puts ? 0 : fail(rc);
 }
 
 static int env_renew(store_s *s);

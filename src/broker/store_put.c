@@ -384,17 +384,16 @@ static void decide_all(size_t n, ring_verdict_s *v, ring_verdict_e verdict) {
 }
 
 /* A transaction that LMDB gave up is begun anew, if it was this group's alone
- * and nothing is lost by it. */
+ * and nothing is lost by it. With eviction there is room again soon. */
 static int group_refuse(store_s *s, const ring_record_s *g, size_t n,
                         ring_verdict_s *v, int rc) {
   if (rc == MDB_MAP_FULL && s->tx.puts)
     return rc;
-  /* With eviction it is readers who hold the free pages, and not for long. */
-  bool is_brief = rc == MDB_MAP_FULL && s->shared->config.may_evict;
+  bool is_brief = rc != STORE_FULL && s->shared->config.may_evict;
   decide_all(n, v, is_brief ? RING_VOID : RING_REFUSED);
   atomic_fetch_add(&s->shared->refused, n);
   s->tx.last_id = g[n - 1].id;
-  if (rc == STORE_FULL)
+  if (rc != MDB_MAP_FULL)
     return 0;
   tx_abort(s);
   return tx_begin(s);
@@ -404,7 +403,7 @@ void store_put(ring_store_s *super, const ring_record_s *g, size_t n,
                ring_verdict_s *v) {
   store_s *s = (store_s *)super;
   int rc = s->tx.is_broken ? EIO : group_try(s, g, n, v);
-  if (rc == STORE_FULL || rc == MDB_MAP_FULL) {
+  if (rc == STORE_FULL || rc == STORE_HELD || rc == MDB_MAP_FULL) {
     rc = group_refuse(s, g, n, v, rc);
   } else if (!rc) {
     s->tx.puts++;

@@ -41,7 +41,10 @@ enum {
   STORE_STEP = 16 << 20, /* the file grows by it */
   STORE_PIECE = 4080,    /* a page of 4096 without its header */
   STORE_NAME_MAX = 255,
-  STORE_FULL = -1 /* refuse; the transaction is as good as before */
+  /* Codes of our own; the transaction is as good as before. */
+  STORE_FULL = -1, /* refuse */
+  STORE_HELD = -2, /* readers hold what was made free: try again later */
+  TOUCHED_MS = 128
 };
 
 #define STORE_MAGIC "crier store\n\032\n"
@@ -110,6 +113,12 @@ struct store_shared_s {
   /* From here on by all: */
   _Atomic uint64_t allocated; /* under the store lock */
   _Atomic uint64_t full_until_ms;
+  /* Under the store lock: pages that transactions took or gave up, in all, and
+   * how many it were at a millisecond, for the last ones. */
+  uint64_t touched;
+  struct {
+    uint64_t ms, pages;
+  } touched_at[TOUCHED_MS];
   _Atomic uint64_t ceiling, due;
   _Atomic uint64_t used_pages; /* when they were counted */
   _Atomic uint64_t grown;      /* bytes put since then */
@@ -129,9 +138,10 @@ typedef struct {
   size_t grown; /* bytes put */
   size_t room;  /* pages that it may take, about */
   size_t spent; /* of them, at most, about */
+  size_t freed; /* pages of messages that went */
   size_t puts;  /* groups */
   uint64_t last_id;
-  bool is_tight;      /* a reader holds pages: take no chances */
+  bool has_readers;
   bool has_new_times; /* `due` is to be found again */
   bool is_broken;
 } tx_s;

@@ -177,6 +177,7 @@ static int message_find(store_s *s, wkey_s *k, MDB_cursor_op op, MDB_val *key,
 /* The message at which the cursor is, and its other pieces. */
 static int pieces_del(store_s *s, view_s name, uint64_t id, const head_s *h) {
   uint32_t n = message_pieces(message_bytes(h));
+  s->tx.freed += n;
   int rc = mdb_cursor_del(s->tx.cursors[TABLE_MESSAGES], 0);
   for (uint32_t i = 1; i < n && !rc; i++) {
     wkey_s k = message_key(name, id);

@@ -785,3 +785,48 @@ Test(store_file, a_reader_follows_a_file_that_grows) {
   cr_assert_eq(sum_kept(), figures().bytes);
   release();
 }
+
+/* Each commit succeeds; who is told to try again does so. */
+static int fill_read(unsigned n) {
+  for (unsigned i = 0; i < n; i++) {
+    uint64_t committed;
+    ring_record_s r = record(++next_id, i % 2 ? "a" : "b", "");
+    ring_verdict_s v = {RING_PENDING, 0};
+    r.body = view_of(big, least + i * 37 % 20000);
+    now = next_id;
+    if (ring_side()->ops->begin(ring_side(), &committed) < 0)
+      return 40;
+    ring_side()->ops->put(ring_side(), &r, 1, &v);
+    if (ring_side()->ops->commit(ring_side(), r.id) < 0)
+      return 41;
+    if (v.verdict != RING_KEPT && v.verdict != RING_VOID)
+      return 42;
+    if (v.verdict == RING_VOID)
+      pause_ms(1);
+  }
+  return 0;
+}
+
+Test(store_file, readers_of_a_full_store_cost_nobody_a_commit) {
+  rule("** count=100000 bytes=0");
+  config.size = 32 << 20;
+  prepare();
+  publish(++next_id, "a", "x");
+  store_close(st);
+  pid_t pid = fork();
+  if (pid == 0) {
+    st = open_slot(1);
+    _exit(st ? fill_read(5000) : 9);
+  }
+  st = open_slot(0);
+  int status = 0;
+  do
+    sum_kept();
+  while (waitpid(pid, &status, WNOHANG) == 0);
+  cr_assert_eq(status, 0, "%x", (unsigned)status);
+  next_id = START + 5001;
+  cr_assert_eq(fill(500), 0, "and without readers none is refused");
+  cr_assert_eq(sum_kept(), figures().bytes);
+  cr_assert_gt(figures().evicted, 500);
+  release();
+}
