@@ -259,6 +259,42 @@ def no_skipped_tests(tree):
         "|".join(SKIPS), names)]
 
 
+SEED_TABLE = "src/core/README.md"
+SEED_ROW = r"^\| (?!seed \|)([^|]+) \| ([^|]+) \|[^|]*\|$"
+NAME = r"`\.?(\w+)`"
+
+
+def seed_problem(names, now, public):
+    """What is wrong with a row that tells what became of `names`, or None."""
+    if now == "here":
+        missing = [n for n in names if n not in public]
+        return f"{missing[0]} is not here" if missing else None
+    if now in ("not yet", "gone", "internal"):
+        # Members and callbacks have common names: they may stand elsewhere.
+        came = [n for n in names
+                if n in public and re.match("(facil|sock|evio)_", n)]
+        return f"{came[0]} is here, not {now}" if came else None
+    by = re.fullmatch(NAME, now)
+    if not by:
+        return f"what is '{now}'?"
+    return None if by[1] in public else f"{by[1]} is not in include/facil"
+
+
+def seed_is_answered(tree):
+    """what the table "the seed, answered" says of a name is so"""
+    if SEED_TABLE not in tree.files:
+        return [f"{SEED_TABLE} is missing"]
+    public = set(re.findall(r"\w+", " ".join(
+        code_only(tree.text(f)) for f in tree.named(
+            ".h", under=("include/facil/",)))))
+    rows = re.findall(SEED_ROW, tree.text(SEED_TABLE).partition(
+        "## The seed, answered")[2], re.M)
+    problems = [f"{SEED_TABLE}: {problem}" for seed, now in rows
+                if (problem := seed_problem(re.findall(NAME, seed), now,
+                                            public))]
+    return problems if rows else [f"{SEED_TABLE}: the table is missing"]
+
+
 RULES = [
     ("includes point down only", includes_point_down),
     ("each header compiles alone", headers_compile_alone),
@@ -266,6 +302,7 @@ RULES = [
     ("clang-format has nothing to change", is_formatted),
     ("no registry's name, no download address", no_registry_names),
     ("every case in scope has a test that names it", cases_have_tests),
+    ("the seed is answered as it is", seed_is_answered),
     ("no unfinished words", no_unfinished_words),
     ("no skipped tests", no_skipped_tests),
 ]

@@ -15,12 +15,17 @@ GOOD = {
         "#ifndef BASE_H\n#define BASE_H\n#include <stddef.h>\n#endif\n",
     "include/facil/sock.h":
         '#ifndef SOCK_H\n#define SOCK_H\n#include "facil/base.h"\n'
-        "size_t sock_count(void);\n#endif\n",
+        "/* Not system(). */\nsize_t sock_count(void);\n#endif\n",
     "src/core/sock.c":
         '#include "facil/sock.h"\n\n#include "sock_private.h"\n\n'
         "/* Not system(): a comment may say so. */\n"
         "size_t sock_count(void) {\n  return sizeof(\"atoi(\");\n}\n",
     "src/core/sock_private.h": "typedef int sock_private_s;\n",
+    "src/core/README.md":
+        "# Core\n\n## The seed, answered\n\n| seed | now | why |\n"
+        "|---|---|---|\n| `sock_count` | here | |\n"
+        "| `sock_sum`, `.sum` | `sock_count` | it counts |\n"
+        "| `sock_file` | not yet | |\n| `sock_lock` | gone | no threads |\n",
     "tests/unit/core/sock_test.c": "/* F01 */\nint answer;\n",
     "tests/lint/cases.txt": "# one\nF01\n",
     "tests/package-lock.json": '{"ws": {"version": "8.0.0"}}\n',
@@ -51,6 +56,18 @@ BAD = [
      "tests/lint/cases.txt", "F01 F02\n"),
     ("a case that is only a hex number", lint.cases_have_tests,
      "tests/unit/core/sock_test.c", "int answer = 0xF01;\n"),
+    *[(f"a seed's name that {what}", lint.seed_is_answered,
+       "src/core/README.md", "## The seed, answered\n\n| seed | now | why |\n"
+       f"|---|---|---|\n{row}\n") for what, row in (
+           ("is said to be here and is not", "| `sock_file` | here | |"),
+           ("is here by one of two members only",
+            "| `.sock_count`, `.sum` | here | |"),
+           ("stands in a comment only", "| `system` | here | |"),
+           ("is replaced by nothing", "| `sock_sum` | `sock_total` | |"),
+           ("came meanwhile", "| `sock_count` | not yet | |"),
+           ("has no answer", "| `sock_sum` | perhaps | |"))],
+    ("a seed without an answer", lint.seed_is_answered,
+     "src/core/README.md", "# Core\n"),
     ("an unfinished word", lint.no_unfinished_words,
      "README.md", f"{lint.UNFINISHED[0]}: write this\n"),
     ("a skipped C test", lint.no_skipped_tests,
