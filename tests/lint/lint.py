@@ -295,6 +295,21 @@ def seed_is_answered(tree):
     return problems if rows else [f"{SEED_TABLE}: the table is missing"]
 
 
+PROTOCOLS_PAGE = "protocols/README.md"
+
+
+def quotes_are_true(tree):
+    """what the page "write a protocol" quotes stands in an example"""
+    if PROTOCOLS_PAGE not in tree.files:
+        return [f"{PROTOCOLS_PAGE} is missing"]
+    examples = "\n".join(tree.text(f) for f in tree.named(
+        ".c", under=("tests/examples/",)))
+    quotes = re.findall(r"^```c\n(.*?)^```$", tree.text(PROTOCOLS_PAGE),
+                        re.M | re.S)
+    return [f"{PROTOCOLS_PAGE}: not in an example: {quote.splitlines()[0]}"
+            for quote in quotes if quote not in examples]
+
+
 RULES = [
     ("includes point down only", includes_point_down),
     ("each header compiles alone", headers_compile_alone),
@@ -303,6 +318,7 @@ RULES = [
     ("no registry's name, no download address", no_registry_names),
     ("every case in scope has a test that names it", cases_have_tests),
     ("the seed is answered as it is", seed_is_answered),
+    ("quotes are true", quotes_are_true),
     ("no unfinished words", no_unfinished_words),
     ("no skipped tests", no_skipped_tests),
 ]

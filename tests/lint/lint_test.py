@@ -26,6 +26,8 @@ GOOD = {
         "|---|---|---|\n| `sock_count` | here | |\n"
         "| `sock_sum`, `.sum` | `sock_count` | it counts |\n"
         "| `sock_file` | not yet | |\n| `sock_lock` | gone | no threads |\n",
+    "protocols/README.md": "So:\n\n```c\nint one;\n```\n",
+    "tests/examples/one.c": "int one;\nint two;\n",
     "tests/unit/core/sock_test.c": "/* F01 */\nint answer;\n",
     "tests/lint/cases.txt": "# one\nF01\n",
     "tests/package-lock.json": '{"ws": {"version": "8.0.0"}}\n',
@@ -68,6 +70,8 @@ BAD = [
            ("has no answer", "| `sock_sum` | perhaps | |"))],
     ("a seed without an answer", lint.seed_is_answered,
      "src/core/README.md", "# Core\n"),
+    ("a quote that the code has left behind", lint.quotes_are_true,
+     "tests/examples/one.c", "int eins;\n"),
     ("an unfinished word", lint.no_unfinished_words,
      "README.md", f"{lint.UNFINISHED[0]}: write this\n"),
     ("a skipped C test", lint.no_skipped_tests,
