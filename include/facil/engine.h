@@ -97,15 +97,17 @@ typedef struct {
   uint64_t (*delivered)(void);
   /* The broker's clock: an id given now would be about this. */
   uint64_t (*now)(void);
-  /* Whether messages of a channel are kept. */
+  /* Whether messages of a channel are kept; of a pattern: of all channels that
+   * it matches. */
   bool (*keeps)(view_s channel);
   /* The kept messages of a channel above `since`, oldest first, up to what has
    * been delivered to this worker. -1: EAGAIN, not now; EIO. */
   int (*read)(view_s channel, uint64_t since, engine_limit_s limit,
               engine_each_f each, void *arg, engine_read_s *out);
-  /* The same over all channels, in order of id. */
-  int (*read_all)(uint64_t since, engine_limit_s limit, engine_each_f each,
-                  void *arg, engine_read_s *out);
+  /* The same over all channels, in order of id, for a reader of `pattern`:
+   * where not all that it matches is kept, there is nothing but a gap. */
+  int (*read_all)(view_s pattern, uint64_t since, engine_limit_s limit,
+                  engine_each_f each, void *arg, engine_read_s *out);
   /* The cursor from which the last `n` messages of a channel are read. */
   int (*last)(view_s channel, size_t n, uint64_t *since);
   /* The same over all channels, of those messages that `is_wanted`. */

@@ -81,11 +81,11 @@ static int read_pattern(uint64_t since, engine_limit_s limit, replay_s *a,
   engine_limit_s scan = {SCAN_MESSAGES, limit.bytes};
   engine_read_s got;
   size_t most = a->count + limit.messages, bytes = a->len;
-  int r = engine->read_all(since, scan, take, a, out);
+  int r = engine->read_all(a->pattern, since, scan, take, a, out);
   for (int i = 1; i < SCAN_ROUNDS && !r && !a->has_failed && out->has_more &&
                   a->count < most && a->len - bytes < limit.bytes;
        i++) {
-    r = engine->read_all(out->cursor, scan, take, a, &got);
+    r = engine->read_all(a->pattern, out->cursor, scan, take, a, &got);
     if (got.gap_to && !out->gap_to)
       out->gap_from = got.gap_from;
     if (got.gap_to)

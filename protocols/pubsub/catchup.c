@@ -138,7 +138,8 @@ static int gather_from(const subscription_s *s, uint64_t since, size_t part,
   gather.pattern = c->is_pattern ? c : NULL;
   gather.is_full = false;
   gather.limit = gather.count + SLICE_FRAMES / part;
-  int r = c->is_pattern ? engine->read_all(since, limit, gather_one, NULL, out)
+  int r = c->is_pattern ? engine->read_all(channel_name(c), since, limit,
+                                           gather_one, NULL, out)
                         : engine->read(channel_name(c), since, limit,
                                        gather_one, NULL, out);
   if (r < 0 || gather.is_short_of_memory)

@@ -59,7 +59,7 @@ channel_s *channel_get(view_s name, uint64_t hash) {
   facil_set_init(&c->first.readers);
   list_init(&c->waiters);
   c->is_pattern = memchr(name.data, '*', name.len) != NULL;
-  c->keeps = engine->keeps(c->is_pattern ? view_of(NULL, 0) : name);
+  c->keeps = engine->keeps(name);
   if (c->is_pattern && pattern_add(c) < 0) {
     free(c);
     return NULL;

@@ -391,9 +391,9 @@ static uint64_t now(void) {
  */
 
 static bool keeps(view_s channel) {
-  if (channel.len)
-    return rules_find(parts.rules, channel)->count > 0;
-  return true; /* a pattern's channels: some rule may keep them */
+  if (memchr(channel.data, '*', channel.len))
+    return rules_keep_all(parts.rules, channel);
+  return rules_find(parts.rules, channel)->count > 0;
 }
 
 typedef struct {
@@ -450,9 +450,9 @@ static int read_channel(view_s channel, uint64_t since, engine_limit_s limit,
   return finish(r, &got, out);
 }
 
-static int read_all(uint64_t since, engine_limit_s limit, engine_each_f each,
-                    void *arg, engine_read_s *out) {
-  if (is_beyond(since, true, out))
+static int read_all(view_s pattern, uint64_t since, engine_limit_s limit,
+                    engine_each_f each, void *arg, engine_read_s *out) {
+  if (is_beyond(since, keeps(pattern), out))
     return 0;
   each_s e = {each, arg};
   store_result_s got = {.cursor = since};

@@ -280,6 +280,46 @@ const rule_s *rules_find(const rules_s *r, view_s channel) {
   return &r->usual;
 }
 
+static bool is_rest(view_s p, size_t at) {
+  return view_eq(view_sub(p, at, p.len), VIEW_LIT("**"));
+}
+
+/* Whether there may be a channel that both match. */
+static bool patterns_meet(view_s a, view_s b) {
+  for (size_t i = 0, j = 0;; i++, j++) {
+    if (is_rest(a, i) || is_rest(b, j))
+      return i < a.len && j < b.len;
+    view_s x = view_sub(a, i, part_len(a, i));
+    view_s y = view_sub(b, j, part_len(b, j));
+    bool same = has_star(x) ? y.len > 0 : has_star(y) ? x.len : view_eq(x, y);
+    i += x.len;
+    j += y.len;
+    if (!same || i == a.len || j == b.len)
+      return same && i == a.len && j == b.len;
+    if (a.data[i] != b.data[j])
+      return false;
+  }
+}
+
+/* Whether `rule` matches all that `p` does: a star is a part like any other. */
+static bool pattern_covers(view_s rule, view_s p) {
+  bool has_rest = p.len >= 2 && is_rest(p, p.len - 2);
+  bool takes_rest = rule.len >= 2 && is_rest(rule, rule.len - 2);
+  return rules_match(rule, p) && (takes_rest || !has_rest);
+}
+
+bool rules_keep_all(const rules_s *r, view_s pattern) {
+  for (size_t i = 0; i < r->count; i++) {
+    const entry_s *e = &r->entries[i];
+    view_s rule = view_of(e->pattern, e->len);
+    if (e->rule.count == 0 && patterns_meet(rule, pattern))
+      return false;
+    if (pattern_covers(rule, pattern))
+      return e->rule.count > 0;
+  }
+  return r->usual.count > 0;
+}
+
 uint64_t rules_shortest_age(const rules_s *r) {
   uint64_t shortest = UINT64_MAX;
   for (size_t i = 0; i <= r->count; i++) {

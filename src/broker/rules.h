@@ -37,6 +37,10 @@ FACIL_MUST_CHECK int rules_add(rules_s *rules, const char *text, char *err,
 /* What decides for `channel`; never NULL, lives as long as the rules. */
 const rule_s *rules_find(const rules_s *rules, view_s channel);
 
+/* Whether the history of every channel that `pattern` matches is kept. False in
+ * doubt: where no single rule decides for all of them. */
+bool rules_keep_all(const rules_s *rules, view_s pattern);
+
 /* The shortest age of any rule: nothing younger is ever too old. UINT64_MAX:
  * no rule has one. */
 uint64_t rules_shortest_age(const rules_s *rules);

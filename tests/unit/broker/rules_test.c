@@ -160,3 +160,35 @@ Test(rules, what_is_too_long_is_refused) {
   text[1] = ' ';
   cr_assert(strstr(add_error(text), "a word of it is too long"));
 }
+
+Test(rules, a_pattern_is_kept_where_nothing_that_it_matches_may_be_without) {
+  static const struct {
+    const char *pattern;
+    bool is_kept;
+  } cases[] = {{"a:*", true},       {"n:*", false},   {"*:x", false},
+               {"**", false},       {"n:a:*", true},  {"n/*", true},
+               {"*:b:*:d", true},   {"l:*", true},    {"l:**", true},
+               {"l:x:**", true},    {"q:*:1", false}, {"q:*:2", true},
+               {"q:**", false},     {"*", true},      {"*:**", false},
+               {"l:n:deep:*", true}};
+  char err[512];
+  rules_s *r = rules_new(&usual);
+  cr_assert_eq(rules_add(r, "l:** count=5", err, 512), 0);
+  cr_assert_eq(rules_add(r, "n:* count=0", err, 512), 0);
+  cr_assert_eq(rules_add(r, "l:n:** count=0", err, 512), 0);
+  cr_assert_eq(rules_add(r, "q:x:1 count=0", err, 512), 0);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    cr_assert_eq(rules_keep_all(r, view_str(cases[i].pattern)),
+                 cases[i].is_kept, "%s", cases[i].pattern);
+  rules_free(r);
+  const rule_s none = {.count = 0};
+  r = rules_new(&none);
+  cr_assert_eq(rules_add(r, "k:* count=5", err, 512), 0);
+  cr_assert_eq(rules_add(r, "r:** count=5", err, 512), 0);
+  cr_assert(rules_keep_all(r, view_str("k:*")));
+  cr_assert_not(rules_keep_all(r, view_str("k:**")));
+  cr_assert(rules_keep_all(r, view_str("r:*:x")));
+  cr_assert(rules_keep_all(r, view_str("r:x:**")));
+  cr_assert_not(rules_keep_all(r, view_str("a:*")));
+  rules_free(r);
+}

@@ -295,7 +295,8 @@ static bool keeps_number(unsigned channel) {
 }
 
 static bool keeps(view_s channel) {
-  return channel.len && keeps_number(channel_number(channel));
+  return !memchr(channel.data, '*', channel.len) &&
+         keeps_number(channel_number(channel));
 }
 
 /* The last id that was dropped from a channel. */
