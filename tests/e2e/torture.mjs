@@ -10,7 +10,7 @@ import { Crier, check, finish, freePort, scratchPath, slow, start } from './lib/
 import { ask as request } from './lib/http.mjs';
 import { alive } from './lib/proc.mjs';
 import { World, dice } from './lib/torture-world.mjs';
-import { History, Poll, Raw, Sse, V1 } from './lib/torture-readers.mjs';
+import { Both, History, Poll, Raw, Sse, V1 } from './lib/torture-readers.mjs';
 import { Batches, Commands, Frames, Posts } from './lib/torture-publishers.mjs';
 import { compareHistory, judge } from './lib/torture-judge.mjs';
 import { poll, sleep } from './lib/watch.mjs';
@@ -29,6 +29,7 @@ const say = (what) => isVerbose && console.error(`# ${((performance.now()) / 100
 const settings = {
   laps: { args: ['--history.count', '1000000', '--history.bytes', '0', '--history.age', '0'] },
   durable: { args: ['--history.count', '1000000', '--history.bytes', '0', '--history.age', '0', '--store', scratchPath('torture.store')] },
+  none: { args: ['--history.count', '0'] },
   gaps: { args: ['--history.count', '150', '--history.bytes', '0', '--history.age', '0', '--socket.uring', 'off'], historyCount: 150 },
 }[variant];
 
@@ -41,9 +42,9 @@ const patterns = ['r:*:1', 'r:2:*', 'r:0:**', 'm:*', 'r:**'];
 
 const world = new World({
   seed, slow, isVerbose, historyCount: settings.historyCount ?? 0,
-  pFirst: variant === 'gaps' ? 0 : 0.2, hasKeys: true,
+  pFirst: ['laps', 'durable'].includes(variant) ? 0.2 : 0, hasKeys: true,
   most: 2600, batchBytes: 3800,
-  isKept: (name) => !name.startsWith('n:'),
+  isKept: (name) => variant !== 'none' && !name.startsWith('n:'),
   highestAt: () => Infinity,
 });
 
@@ -86,10 +87,11 @@ function cast() {
   };
   const hot = () => ['hot'];
   const one = (r) => [r.one([...many, ...rooms])];
-  add(36, Raw, hot);
+  add(32, Raw, hot);
   add(18, Raw, one);
   add(3, Raw, () => ['n:0']);
-  add(28, V1, hot);
+  add(24, V1, hot);
+  add(4, Both, (r) => ['hot', ...r.one([['r:1:1', 'r:1:*'], ['r:**', 'r:2:*', 'r:2:1'], ['m:*', 'm:3']])]);
   add(10, V1, one);
   add(14, V1, (r) => ['hot', ...few(r, 3)]);
   add(8, V1, (r) => [r.one(['r:*:1', 'r:2:*', 'r:0:**', 'r:**']), ...r.one([[], ['hot']]), 'm:3', 'm:7']);
@@ -97,6 +99,9 @@ function cast() {
   add(22, Sse, hot);
   add(10, Sse, one);
   add(2, Sse, () => ['n:1']);
+  add(2, V1, () => ['n:*']);
+  add(1, Sse, () => ['n:*', 'n:0']);
+  add(1, Poll, () => ['n:*']);
   add(8, Sse, (r) => ['hot', ...few(r, 4)]);
   add(10, Sse, (r) => [...new Set([r.one(patterns), r.one(patterns), 'r:2:1', ...few(r, 1), ...r.one([[], ['hot']])])]);
   add(10, Poll, hot);
@@ -124,7 +129,7 @@ const signal = (pid, name) => {
 
 async function haunt(until) {
   const events = dice(seed, 4);
-  let restarts = variant === 'laps' ? 0 : variant === 'durable' ? Math.max(2, Math.floor(seconds / 6)) : 1;
+  let restarts = variant === 'laps' || variant === 'none' ? 0 : variant === 'durable' ? Math.max(2, Math.floor(seconds / 6)) : 1;
   const each = (seconds - 3) * 1000 / (restarts + 1);
   let next = Date.now() + each;
   while (Date.now() < until) {

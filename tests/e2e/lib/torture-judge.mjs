@@ -50,6 +50,18 @@ function judgeGap(world, reader, unit, { from, to }) {
   reader.wrong(`${unit.name}: a gap from ${from} to ${to} that cannot be (${record ? `${record.tag} on ${record.channel}` : 'no message has that id'})`);
 }
 
+// Each stretch that a reader of overlapping patterns was there for.
+function judgeStretches(world, reader) {
+  for (const { start, end, ids, gaps } of reader.stretches) {
+    const got = new Set(ids);
+    const wanted = world.matching((name) => reader.units.some((unit) => unit.matches(name))).filter((r) => r.id > start && r.id <= end);
+    const missing = wanted.filter((r) => !got.has(r.id) && !gaps.some(({ from, to }) => from <= r.id && r.id <= to));
+    if (missing.length > 0) reader.wrong(`from ${start} to ${end}: of ${wanted.length} it lacks ${shown(missing)}`);
+    for (const { channel, from, to } of gaps) judgeGap(world, reader, reader.units.find((u) => u.name === channel), { from, to });
+    world.count('judged', wanted.length);
+  }
+}
+
 // Of what a connection sent as raw frames a first part was published, in order.
 function judgeFrames(world, publisher) {
   for (const sent of publisher.sent) {
@@ -77,6 +89,10 @@ export function judge(world, readers, publishers) {
   }
   const lists = new Map(); // by name: many have the same
   for (const reader of readers) {
+    if (reader.stretches) {
+      judgeStretches(world, reader);
+      continue;
+    }
     for (const unit of reader.units) {
       if (!lists.has(unit.name)) lists.set(unit.name, published(world, { ...unit, start: 0 }));
       judgeUnit(world, reader, unit, lists.get(unit.name));
@@ -105,7 +121,7 @@ export async function compareHistory(world, ask) {
       since = got.cursor;
       if (!got.more) break;
     }
-    const wanted = records.filter((r) => r.id && r.idEpoch === world.epoch).map((r) => r.id).sort((a, b) => a - b);
+    const wanted = records.filter((r) => r.id && r.epoch === world.epoch).map((r) => r.id).sort((a, b) => a - b);
     const want = world.historyCount ? wanted.slice(-world.historyCount) : wanted;
     if (want.join() !== kept.join()) {
       const lacks = want.filter((id) => !kept.includes(id));

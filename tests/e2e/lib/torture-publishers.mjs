@@ -57,7 +57,7 @@ class Publisher {
       left = this.stillWanted(left);
       if (left.length === 0) return;
       if (tries > 0) world.count('retries', left.length);
-      const list = tries === 0 ? [...again.filter((r) => r.idEpoch === world.epoch), ...left] : left;
+      const list = tries === 0 ? [...again.filter((r) => r.epoch === world.epoch), ...left] : left;
       this.isLost = rng.chance(0.08) && !world.isCalm; // goes before the answers come
       await this.send(list);
       left = this.stillWanted(left);

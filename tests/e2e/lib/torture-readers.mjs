@@ -433,6 +433,55 @@ export class V1 extends Socket {
   }
 }
 
+// crier.v1 with channels and patterns that have the same messages. By which of
+// them one came is not said, so it begins anew with each connection: from where
+// all are live, each message comes once, in order of id.
+export class Both extends Socket {
+  protocol = 'crier.v1';
+  stretches = []; // { start, end, ids, gaps }
+
+  async begin() {
+    this.units = this.names.map((name) => new Unit(name, 0, this.world));
+  }
+
+  greet() {
+    this.stretch = { start: 0, end: 0, ids: [], gaps: [] };
+    this.stretches.push(this.stretch);
+    this.asked = this.names.length;
+    this.line.send(handshake(this.world.server,
+      `/subscribe?${query({ channel: this.names.filter(isName), pattern: this.names.filter((n) => !isName(n)) })}`, { protocol: this.protocol }));
+  }
+
+  message(op, bytes) {
+    const one = JSON.parse(decode(bytes));
+    const { stretch } = this;
+    if (one.op === 'subscribed') {
+      stretch.start = Math.max(stretch.start, one.cursor);
+      stretch.end = Math.max(stretch.end, one.cursor);
+      this.asked -= 1;
+      this.note(`subscribed at ${one.cursor}`);
+    } else if (one.op === 'gap') {
+      stretch.gaps.push(one);
+      this.note(`gap ${one.channel} ${one.from} ${one.to}`);
+      if (one.from > one.to) this.wrong('an empty gap');
+      this.world.count('gaps');
+    } else if (one.op === 'message') {
+      const record = this.world.recognise(fieldsOf(one), this.who);
+      if (one.id <= (stretch.ids.at(-1) ?? 0)) this.wrong(`${record?.tag}@${one.id} came behind ${stretch.ids.at(-1)}`);
+      stretch.ids.push(one.id);
+      stretch.end = Math.max(stretch.end, one.id);
+      this.world.count('delivered');
+    } else if (one.op === 'cursor') {
+      if (this.asked === 0) stretch.end = Math.max(stretch.end, one.id);
+    }
+  }
+
+  // Nothing to wait for: what it lacks it lacks at once.
+  missingUnits() {
+    return [];
+  }
+}
+
 // What a `message` object carries, as recognise() takes it.
 function fieldsOf(message) {
   const got = { channel: message.channel, id: message.id, type: message.type };

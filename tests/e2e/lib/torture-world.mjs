@@ -113,7 +113,6 @@ export class World {
       return;
     }
     record.id = id;
-    record.idEpoch = this.epoch;
     this.byId.set(id, record);
     this.highest = Math.max(this.highest, id);
   }
