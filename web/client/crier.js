@@ -28,7 +28,7 @@ const PUBLISH_WITHIN_MS = 30_000;
 
 const root = globalThis;
 const { now } = Date;
-const { min, max, random } = Math;
+const { min, random } = Math;
 // The timers of a line: the end of silence, the next attempt, the end.
 const LIFE = 0;
 const NEXT = 1;
@@ -41,15 +41,15 @@ const jitter = (n) => random() * min(MOST_WAIT_MS, FIRST_WAIT_MS * 2 ** n);
 const makeError = (detail, more) => Object.assign(Error(detail), more);
 
 // Whether the same request may succeed later.
-const passes = ({ status = 0 }) => status < 400 || [429, 502, 503, 504].includes(status);
+const passes = ({ status = 0 }) => status < 400 || status === 429 || (status > 501 && status < 505);
 
 // --- topics ----------------------------------------------------------------
 
 // Another topic's head, or a channel's name.
-const covers = ({ name, head }, other) => name === other || (name !== head && other.startsWith(head));
+const covers = ({ name, head }, other) => name === other || (name !== head && other?.startsWith(head));
 
 // A fault of a handler is reported, and is none of the connection's.
-function call({ subs }, handler, ...args) {
+const call = ({ subs }, handler, ...args) => {
   for (const sub of [...subs]) {
     try {
       if (subs.has(sub)) sub[handler]?.(...args);
@@ -57,7 +57,7 @@ function call({ subs }, handler, ...args) {
       queueMicrotask(() => { throw error; });
     }
   }
-}
+};
 
 const tell = (topic, state, detail) => {
   topic.state = state;
@@ -105,7 +105,7 @@ function makeLine({ WebSocket, locate, bearer, ask }) {
 
   const show = (next, detail) => {
     state = next;
-    for (const topic of all()) tell(topic, next, detail);
+    for (const topic of topics) tell(topic, next, detail);
   };
 
   const after = (ms, name, then) => {
@@ -126,7 +126,7 @@ function makeLine({ WebSocket, locate, bearer, ask }) {
     quit();
     drainEnds = 0;
     if (!topics.size) return;
-    show('connecting');
+    show('opening');
     const mine = run;
     const isOver = () => mine !== run;
     (refusals < 2 ? socket : requests)(isOver).catch((error) => isOver() || lose(error));
@@ -138,15 +138,16 @@ function makeLine({ WebSocket, locate, bearer, ask }) {
     connect();
   };
 
-  const lose = ({ retryMs = 0 } = {}) => {
+  const lose = ({ retryMs } = {}) => {
     if (openedAt) {
       if (now() - openedAt > STABLE_MS) fails = 0;
+      isStreamBlocked = false; // perhaps that was bad luck
     } else if (refusals < 2) {
       refusals++;
     } else {
       mayWork = true;
     }
-    const afterMs = max(drainEnds - now(), +retryMs + jitter(fails++));
+    const afterMs = Math.max(drainEnds - now(), (retryMs | 0) + jitter(fails++));
     quit();
     show('waiting', { afterMs });
     after(afterMs, NEXT, connect);
@@ -185,9 +186,9 @@ function makeLine({ WebSocket, locate, bearer, ask }) {
     after(OPEN_WITHIN_MS, LIFE, lost);
     const token = await bearer();
     if (isOver()) return;
-    ws = new WebSocket(locate('subscribe').replace('http', 'ws'),
+    ws = new WebSocket(locate('subscribe', []).replace('http', 'ws'),
       token ? ['crier.v1', `bearer.${token}`] : 'crier.v1');
-    ws.onopen = () => all().forEach(subscribe);
+    ws.onopen = () => topics.forEach(subscribe);
     ws.onclose = ws.onerror = lost;
     ws.onmessage = ({ data }) => {
       if (isOver()) return;
@@ -204,19 +205,19 @@ function makeLine({ WebSocket, locate, bearer, ask }) {
   };
 
   const take = (frame) => {
-    const { op, ref, id, code, detail, channel = frame.pattern, after_ms: afterMs } = frame;
+    const { op, ref, id, code, detail, channel, after_ms: afterMs } = frame;
     if (ref) { // an answer
       const topic = all().find((one) => one.ref === ref);
       if (code === 'unavailable') lose();
       else if (topic) code ? fail(topic, makeError(detail, { code })) : begin(topic, frame);
     }
     if (op === 'cursor')
-      for (const one of all()) if (one.isLive && !one.isBehind) move(one, id);
+      for (const one of topics) if (one.isLive && !one.isBehind) move(one, id);
     if (op === 'drain') { // come back then, not before
       drainEnds = now() + afterMs;
       after(afterMs, NEXT, connect);
     }
-    const topic = channel && find(channel);
+    const topic = find(channel);
     if (!topic?.isLive) return; // it is for one that was closed
     if (op === 'gap') tellGap(topic, frame);
     if (op === 'message') {
@@ -230,7 +231,7 @@ function makeLine({ WebSocket, locate, bearer, ask }) {
     topic.isBehind = more; // the rest comes as frames
     tell(topic, 'open');
     tellGap(topic, gap, cursor < topic.cursor);
-    for (const message of messages) hand(topic, message);
+    messages.forEach((message) => hand(topic, message));
     if (!more) move(topic, cursor);
   };
 
@@ -242,10 +243,10 @@ function makeLine({ WebSocket, locate, bearer, ask }) {
     close = () => abort.abort();
     check = connect; // nothing can be asked on what is there
 
-    const get = (some, since, accept, wait) => {
-      after(OPEN_WITHIN_MS + (wait ?? 0) * 1000, LIFE, close);
+    const get = (some, since, headers, wait) => {
+      after(OPEN_WITHIN_MS + (wait | 0) * 1000, LIFE, close);
       const query = [...some.map(({ kind, name }) => [kind, name]), ['since', since], ['wait', wait]];
-      return ask(locate('subscribe', query), { headers: { accept }, signal: abort.signal });
+      return ask(locate('subscribe', query), { headers, signal: abort.signal });
     };
 
     const deliver = (message) => {
@@ -257,8 +258,7 @@ function makeLine({ WebSocket, locate, bearer, ask }) {
 
     // The next messages. True: there are more.
     const page = async (some, since, wait) => {
-      const answer = await get(some, since, 'application/json', wait);
-      const { messages, cursor, gap, more } = await answer.json();
+      const { messages, cursor, gap, more } = await (await get(some, since, {}, wait)).json();
       if (isOver()) return;
       for (const topic of some) tellGap(topic, gap, cursor < since);
       messages.forEach(deliver);
@@ -276,10 +276,9 @@ function makeLine({ WebSocket, locate, bearer, ask }) {
         fail(topic, error);
       }
     }));
-    if (isOver()) return;
+    if (isOver() || !topics.size) return;
     if (mayWork) { // a WebSocket, now that the broker can be reached
       mayWork = false;
-      fails = 0;
       return retry();
     }
 
@@ -297,12 +296,10 @@ function makeLine({ WebSocket, locate, bearer, ask }) {
     }
 
     isStreamBlocked = true; // until bytes come
-    const since = least();
-    const { body } = await get(list, since, 'text/event-stream');
-    const reader = body.getReader();
-    const decoder = new TextDecoder();
+    const stream = await get(list, least(), { accept: 'text/event-stream' });
+    const reader = stream.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = '';
-    let retryMs = 0;
+    let retryMs;
     for (;;) {
       const { done, value } = await reader.read();
       if (isOver()) return;
@@ -310,7 +307,7 @@ function makeLine({ WebSocket, locate, bearer, ask }) {
       isStreamBlocked = false;
       if (!openedAt) opened();
       after(SILENT_MS, LIFE, close);
-      const events = (text + decoder.decode(value, { stream: true })).split('\n\n');
+      const events = (text + value).split('\n\n');
       text = events.pop();
       for (const lines of events) {
         const field = { data: '' };
@@ -323,11 +320,10 @@ function makeLine({ WebSocket, locate, bearer, ask }) {
         retryMs = field.retry ?? retryMs;
         if (event === 'gap') {
           const topic = find(about.channel);
-          for (const one of topic ? [topic] : list) tellGap(one, about, id < since);
+          for (const one of topic ? [topic] : list) tellGap(one, about);
         } else if (about) {
           deliver(about);
         }
-        if (isOver()) return;
         if (id) for (const topic of list) move(topic, +id);
       }
     }
@@ -343,7 +339,7 @@ function makeLine({ WebSocket, locate, bearer, ask }) {
       if (state === 'waiting') topic.state = state;
       else if (send) subscribe(topic);
       else {
-        state = 'connecting';
+        state = 'opening';
         after(0, NEXT, connect);
       }
     },
@@ -364,16 +360,16 @@ export class Crier {
   #broker;
   #lines = [];
   #wake = ({ type }) => {
-    if (type[0] === 'v' && root.document.hidden) return; // visibilitychange
+    if (type[0] === 'v' && document.hidden) return; // visibilitychange
     for (const line of this.#lines) line.wake();
   };
 
   constructor(base = '/', { token, WebSocket = root.WebSocket, fetch = root.fetch } = {}) {
-    const home = new URL(base, root.location?.href);
+    const home = new URL(base, root.location);
     const bearer = async () => (token?.call ? token() : token);
     this.#broker = {
       WebSocket, bearer,
-      locate(path, query = []) {
+      locate(path, query) {
         const url = new URL(path, home);
         url.search = home.search; // a signed capability
         for (const [name, value] of query)
@@ -388,39 +384,41 @@ export class Crier {
         const { status } = answer;
         if (status < 204) return answer;
         const { detail = `status ${status}` } = await answer.json().catch(() => 0); // 0: of a proxy
-        throw makeError(detail, { status, retryMs: answer.headers.get('retry-after') * 1000 || 0 });
+        throw makeError(detail, { status, retryMs: answer.headers.get('retry-after') * 1000 });
       },
     };
     this.#listen('addEventListener');
   }
 
   #listen(how) {
-    for (const name of ['online', 'visibilitychange']) root[how]?.(name, this.#wake, true);
+    for (const name of ['online', 'visibilitychange']) root[how]?.(name, this.#wake);
   }
 
   get state() {
-    return ['waiting', 'connecting', 'open'].find((state) =>
-      this.#lines.some((line) => line.state() === state)) ?? 'idle';
+    // The one that matters most is the last of idle, open, opening, waiting.
+    return this.#lines.map((line) => line.state()).sort().pop() ?? 'idle';
   }
 
   subscribe(name, onMessage, { since, onGap, onState } = {}) {
     encodeURIComponent(name); // throws if it is no Unicode
+    since ??= 'now';
     const sub = { onMessage, onGap, onState };
+    // Who begins now can share what another has begun so.
     let topic = this.#lines.flatMap(({ topics }) => [...topics])
-      .find((one) => since == null && one.name === name);
+      .find((one) => one.name === name && one.since === since && since === 'now');
     if (!topic) {
       const [head] = name.split('*');
       topic = {
         name, head,
         kind: name === head ? 'channel' : 'pattern',
-        since: since ?? 'now',
+        since,
         cursor: since >= 0 ? +since : null,
-        state: 'connecting',
+        state: 'opening',
         subs: new Set(),
       };
       let line = this.#lines.find((one) => one.takes(topic));
       if (!line) this.#lines.push(line = makeLine(this.#broker));
-      topic.leave = () => line.remove(topic);
+      topic.line = line;
       line.add(topic);
     }
     topic.subs.add(sub);
@@ -429,7 +427,7 @@ export class Crier {
       get cursor() { return topic.cursor; },
       close() {
         topic.subs.delete(sub);
-        if (!topic.subs.size) topic.leave();
+        if (!topic.subs.size) topic.line.remove(topic);
       },
     };
   }
@@ -443,10 +441,10 @@ export class Crier {
       method: 'POST',
       body: isText || isBytes ? data : JSON.stringify(data),
       headers: {
-        'content-type': type ?? (isText ? 'text/plain' : isBytes ? 'application/octet-stream' : 'application/json'),
+        'content-type': type ?? (isText ? 'text/plain' : `application/${isBytes ? 'octet-stream' : 'json'}`),
         // So that a retry is never a double. randomUUID is there in secure
         // contexts only; a key need not be a secret.
-        'idempotency-key': key ?? root.crypto?.randomUUID?.() ?? [random(), random(), random()].join('-'),
+        'idempotency-key': key ?? root.crypto?.randomUUID?.() ?? `${random()}-${random()}`,
       },
     };
     const end = now() + PUBLISH_WITHIN_MS;
@@ -455,7 +453,7 @@ export class Crier {
         request.signal = AbortSignal.timeout(OPEN_WITHIN_MS);
         return await (await ask(url, request)).json();
       } catch (error) {
-        const wait = (error.retryMs ?? 0) + jitter(n);
+        const wait = (error.retryMs | 0) + jitter(n);
         if (!passes(error) || now() + wait > end) throw error;
         await new Promise((done) => setTimeout(done, wait));
       }
@@ -463,8 +461,10 @@ export class Crier {
   }
 
   close() {
-    for (const line of this.#lines) line.quit();
-    this.#lines = [];
+    for (const { topics, quit } of this.#lines.splice(0)) {
+      for (const { subs } of topics) subs.clear();
+      quit();
+    }
     this.#listen('removeEventListener');
   }
 }
