@@ -20,10 +20,11 @@
 
 #define CHANNELS_MAX                                                           \
   (1u << 20) /* of the shared table; beyond it all still works */
-#define FORGET_US 3600000000u /* an empty channel's trim mark is kept so long  \
-                               */
-#define LEASE_US 10000000u    /* ids are leased ahead of the clock */
-#define LOCK_LIMIT_MS 1000    /* holding a lock for longer is hanging */
+#define FORGET_US                                                              \
+  3600000000u              /* an empty channel's trim mark is kept so long     \
+                            */
+#define LEASE_US 10000000u /* ids are leased ahead of the clock */
+#define LOCK_LIMIT_MS 1000 /* holding a lock for longer is hanging */
 
 extern char **environ;
 
