@@ -88,6 +88,8 @@ static const config_setting_s settings[] = {
      NULL, "bodies kept per channel; 0 is as many as history.count allows"},
     {"history.age", CONFIG_DURATION, AT(history_age_ms), "10m", 0, 87600 * HOUR,
      NULL, "time that a message is kept; 0 is no limit"},
+    {"history.forget", CONFIG_DURATION, AT(history_forget_ms), "60m", 0,
+     87600 * HOUR, NULL, "how long the trim mark of an empty channel is kept"},
     {"history.rule", CONFIG_TEXTS, AT(history_rule), "", 1,
      CONFIG_TEXTS_SIZE - 1, rule_shape,
      "a channel pattern with its own history; may be given several times"},

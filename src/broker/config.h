@@ -101,6 +101,7 @@ typedef struct {
   uint64_t history_count;       /* 0: none */
   uint64_t history_bytes;       /* 0: as many as history_count allows */
   uint64_t history_age_ms;      /* 0: no limit */
+  uint64_t history_forget_ms;   /* of an empty channel's trim mark */
   config_texts_s history_rule;  /* each as rules_add takes it */
   char store[CONFIG_TEXT_SIZE]; /* "memory", or a path */
   uint64_t store_size;

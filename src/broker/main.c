@@ -18,11 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CHANNELS_MAX                                                           \
-  (1u << 20) /* of the shared table; beyond it all still works */
-#define FORGET_US                                                              \
-  3600000000u              /* an empty channel's trim mark is kept so long     \
-                            */
+/* Of the shared table; beyond it all still works. */
+#define CHANNELS_MAX (1u << 19)
 #define LEASE_US 10000000u /* ids are leased ahead of the clock */
 #define LOCK_LIMIT_MS 1000 /* holding a lock for longer is hanging */
 
@@ -188,7 +185,7 @@ static int make_store(uint16_t workers) {
                            .may_evict = c->store_full == CONFIG_FULL_EVICT,
                            .slots = workers + 1u,
                            .key_us = c->idempotency_window_ms * 1000,
-                           .forget_us = FORGET_US,
+                           .forget_us = c->history_forget_ms * 1000,
                            .lease_us = LEASE_US,
                            .rules = broker.rules};
   broker.engine.is_durable = !in_memory;

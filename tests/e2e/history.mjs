@@ -14,7 +14,7 @@ const rule = (text) => ['--history.rule', text];
 const server = await start({
   workers: 2, history: true,
   args: [...rule('few:* count=10'), ...rule('kb:* bytes=1KiB'), ...rule('brief:* age=1s'), ...rule('off:* count=0'),
-    ...rule('wide:* count=5000 bytes=64MiB'), '--replay.limit', '500'],
+    ...rule('wide:* count=5000 bytes=64MiB'), '--replay.limit', '500', '--history.forget', '0'],
 });
 await assertUnharmed(server);
 const fdsBefore = server.fds();

@@ -79,6 +79,7 @@ Test(config, the_defaults_are_those_of_the_contract) {
   cr_expect_eq(c.history_bytes, 1048576);
   cr_expect_eq(c.history_age_ms, 600000);
   cr_expect_eq(c.history_rule.count, 0);
+  cr_expect_eq(c.history_forget_ms, 3600000);
   cr_expect_str_eq(c.store, "memory");
   cr_expect_eq(c.store_size, 1073741824);
   cr_expect_eq(c.store_full, CONFIG_FULL_EVICT);
