@@ -350,7 +350,7 @@ check('several channels and patterns are merged in order of id, each id once', {
     [[q('pattern', `${base}:*`)], of(a, b, e)],
     [[q('pattern', `${base}:**`)], of(a, b, bc, e)],
     [[q('pattern', `${base}/*`)], of(d)],
-    [[q('pattern', `*:a`), q('pattern', `${base}:*:c`)], of(a, bc)],
+    [[q('pattern', `${base}:*`), q('pattern', `${base}:*:c`)], of(a, b, e, bc)],
     [[q('channel', a), q('pattern', `${base}:*`), q('pattern', `${base}:**`), q('channel', a)], of(a, b, bc, e)],
     [[q('pattern', '**')], null],
     [[q('channel', d), q('pattern', `${base}:b:*`)], of(d, bc)],
@@ -359,7 +359,8 @@ check('several channels and patterns are merged in order of id, each id once', {
     const target = `/subscribe?${parts.join('&')}`;
     for (const limit of [1, 4, 500]) {
       const got = await chain(server, target, sent[0].id - 1, limit);
-      assert.deepEqual(got.gaps, [], target);
+      // '**' may be of channels without history too (off:*): a gap is told.
+      if (want !== null) assert.deepEqual(got.gaps, [], target);
       if (want === null) assert.deepEqual(ids(got.messages).filter((id) => sent.some((s) => s.id === id)), ids(sent));
       else assert.deepEqual(ids(got.messages), want, `${target} limit ${limit}`);
       for (const m of got.messages) assert.equal(m.channel, sent.find((s) => s.id === m.id)?.channel ?? m.channel);
