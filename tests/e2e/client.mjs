@@ -507,4 +507,62 @@ check('a connection that never opens is given up after 10 s; after two in a row 
   assert.deepEqual(asked, [['http://broker.example/subscribe?channel=a&since=now', {}]]);
 });
 
+check('who closes in a handler hears no more, not even of the same frame', async (t) => {
+  const { crier, socket } = clientOfScript(t);
+  const heard = [];
+  const one = crier.subscribe('a', ({ id }) => {
+    heard.push(id);
+    one.close();
+  });
+  crier.subscribe('b', ({ id }) => {
+    heard.push(id);
+    crier.close();
+  });
+  const first = await socket();
+  first.open();
+  first.answer('a', { cursor: 9, messages: [message('a', 1), message('a', 2)] });
+  first.answer('b', { cursor: 9, messages: [message('b', 3), message('b', 4)] });
+  assert.deepEqual(heard, [1, 3]);
+});
+
+check('a message begins the waits anew; so does a stable minute', async (t) => {
+  const { crier, sockets, socket } = clientOfScript(t);
+  const reader = new Reader(crier, 'a');
+  await socket();
+  t.mock.timers.enable({ apis: ['setTimeout'] });
+  const waits = [];
+  const next = async () => {
+    t.mock.timers.tick(40_000);
+    await turn();
+    return sockets.at(-1);
+  };
+  for (let n = 1; n <= 20; n++) { // not one message: up to 30 s
+    const one = sockets.at(-1);
+    one.open();
+    one.answer('a', { cursor: n });
+    one.drop();
+    waits.push(reader.states.at(-1)[1].afterMs);
+    await next();
+  }
+  assert.ok(Math.max(...waits) > 5000 && Math.max(...waits) <= 30_000, `${waits}`);
+  for (let n = 1; n <= 20; n++) {
+    const one = sockets.at(-1);
+    one.open();
+    one.answer('a', { cursor: 20 + n });
+    one.give(message('a', 100 + n));
+    one.drop();
+    assert.ok(reader.states.at(-1)[1].afterMs <= 500);
+    await next();
+  }
+  assert.equal(reader.messages.length, 20);
+});
+
+check('200 topics are one connection, more are another', async (t) => {
+  const { crier, sockets, socket } = clientOfScript(t);
+  for (let n = 0; n < 201; n++) crier.subscribe(`room:${n}`, () => {});
+  await socket(2);
+  sockets.forEach((one) => one.open());
+  assert.deepEqual(sockets.map((one) => one.asked.length), [200, 1]);
+});
+
 check('all has ended', () => finish());

@@ -1,15 +1,12 @@
 // The newcomer's page: one channel, what arrives on it, and a form to publish.
 //
-// Invariants: at most one Line (a WebSocket and its reconnects) is alive, and
-// what an older one still reports is ignored; its cursor only grows, so that a
-// reconnect asks for exactly what came after; and nothing that came from
-// outside is ever put into the page but as text.
+// Invariants: at most one subscription is open, and what an older one still
+// reports is ignored; and nothing that came from outside is ever put into the
+// page but as text.
+import { Crier } from './crier.js';
 
 const KEEP = 500; // rows; older ones leave the page
-const BACKOFF_FIRST_MS = 500;
-const BACKOFF_MOST_MS = 15_000;
-const PING_EVERY_MS = 20_000;
-const PONG_WITHIN_MS = 10_000;
+const STILL_TRYING_MS = 1500;
 
 const $ = (id) => document.getElementById(id);
 
@@ -46,146 +43,11 @@ function channelOfUrl() {
   }
 }
 
-// --- the line to the broker ------------------------------------------------
-
-// A subscription that survives lost connections. `on` has state(word, text),
-// message(object) and gap(from, to).
-class Line {
-  constructor(name, on) {
-    this.name = name;
-    this.on = on;
-    this.cursor = null; // everything up to this id is here
-    this.failures = 0;
-    this.drainMs = null; // how long a broker that shuts down asked us to wait
-    this.socket = null;
-    this.timers = new Map();
-    this.ended = false;
-    this.open();
-  }
-
-  end() {
-    this.ended = true;
-    this.stopTimers();
-    this.socket?.close(1000);
-    this.socket = null;
-  }
-
-  // At once, instead of at the end of the wait.
-  hurry() {
-    if (!this.ended && this.timers.has('retry')) this.open();
-  }
-
-  open() {
-    this.stopTimers();
-    const url = new URL('/channels/' + segment(this.name), location.href);
-    url.protocol = location.protocol === 'https:' ? 'wss:' : 'ws:';
-    if (this.cursor !== null) url.searchParams.set('since', this.cursor);
-    this.on.state('connecting', 'Connecting');
-    const socket = new WebSocket(url, 'crier.v1');
-    this.socket = socket;
-    let lost = false;
-    const lose = () => {
-      if (lost || this.socket !== socket) return;
-      lost = true;
-      this.retry();
-    };
-    socket.onopen = () => {
-      if (this.socket === socket) this.expectPong(socket, lose);
-    };
-    socket.onmessage = (event) => {
-      if (this.socket === socket) this.take(event.data, socket, lose);
-    };
-    socket.onclose = lose;
-  }
-
-  retry() {
-    const top = Math.min(BACKOFF_MOST_MS, BACKOFF_FIRST_MS * 2 ** this.failures);
-    const wait = this.drainMs ?? top * (0.5 + Math.random() / 2);
-    this.drainMs = null;
-    this.failures = Math.min(this.failures + 1, 16);
-    this.stopTimers();
-    this.after('retry', wait, () => this.open());
-    const tell = (left) => {
-      this.on.state('waiting', left > 0 ? `Lost; again in ${left} s` : 'Lost; again at once');
-      if (left > 1) this.after('tell', 1000, () => tell(left - 1));
-    };
-    tell(Math.round(wait / 1000));
-  }
-
-  // A connection can die without a word; then no pong comes.
-  expectPong(socket, lose) {
-    this.after('ping', PING_EVERY_MS, () => {
-      if (socket.readyState !== WebSocket.OPEN) return;
-      socket.send('{"op":"ping"}');
-      this.after('pong', PONG_WITHIN_MS, () => {
-        socket.close();
-        lose();
-      });
-    });
-  }
-
-  take(text, socket, lose) {
-    this.stop('pong');
-    this.expectPong(socket, lose);
-    let frame;
-    try {
-      frame = JSON.parse(text);
-    } catch {
-      return;
-    }
-    switch (frame.op) {
-    case 'subscribed':
-      this.failures = 0;
-      this.on.state('open', 'Connected');
-      if (frame.gap) this.on.gap(frame.gap.from, frame.gap.to);
-      for (const message of frame.messages ?? []) this.deliver(message);
-      this.move(frame.cursor);
-      break;
-    case 'message':
-      this.deliver(frame);
-      break;
-    case 'gap':
-      this.on.gap(frame.from, frame.to);
-      break;
-    case 'cursor':
-      this.move(frame.id);
-      break;
-    case 'drain':
-      this.drainMs = frame.after_ms;
-      break;
-    }
-  }
-
-  deliver(message) {
-    this.move(message.id);
-    this.on.message(message);
-  }
-
-  move(id) {
-    if (Number.isSafeInteger(id) && !(id <= this.cursor)) this.cursor = id;
-  }
-
-  after(what, ms, then) {
-    this.stop(what);
-    this.timers.set(what, setTimeout(() => {
-      this.timers.delete(what);
-      then();
-    }, ms));
-  }
-
-  stop(what) {
-    clearTimeout(this.timers.get(what));
-    this.timers.delete(what);
-  }
-
-  stopTimers() {
-    for (const what of [...this.timers.keys()]) this.stop(what);
-  }
-}
-
 // --- what the page shows ---------------------------------------------------
 
-let line = null;
+const crier = new Crier();
+let subscription = null;
+let countdown = null;
 let channel = '';
 let count = 0;
 let unseen = 0;
@@ -201,6 +63,23 @@ function make(tag, className, text) {
 function showState(word, text) {
   $('state').dataset.state = word;
   if ($('state-text').textContent !== text) $('state-text').textContent = text;
+}
+
+function showLost(until) {
+  const left = Math.round((until - Date.now()) / 1000);
+  showState('waiting', left > 0 ? `Lost; again in ${left} s` : 'Lost; again at once');
+}
+
+function onState(state, detail) {
+  clearInterval(countdown);
+  if (state === 'open') showState('open', 'Connected');
+  if (state === 'opening') showState('connecting', 'Connecting');
+  if (state === 'failed') showState('closed', `Refused: ${detail.message}`);
+  if (state === 'waiting') {
+    const until = Date.now() + (detail?.afterMs ?? 0);
+    showLost(until);
+    countdown = setInterval(showLost, 1000, until);
+  }
 }
 
 function showTitle() {
@@ -227,10 +106,9 @@ function timeOf(id) {
 }
 
 function bodyOf(message) {
-  if (message.data64 !== undefined) {
-    const pad = message.data64.endsWith('==') ? 2 : message.data64.endsWith('=') ? 1 : 0;
-    const bytes = message.data64.length / 4 * 3 - pad;
-    return make('pre', 'body quiet', `${bytes} bytes: ${message.data64}`);
+  if (message.data instanceof Uint8Array) {
+    const text = Array.from(message.data, (byte) => String.fromCharCode(byte)).join('');
+    return make('pre', 'body quiet', `${message.data.length} bytes: ${btoa(text)}`);
   }
   if (message.data === '') return make('pre', 'body quiet', '(empty)');
   if (typeof message.data === 'string' && !/json/i.test(message.type))
@@ -260,7 +138,7 @@ function showMessage(message) {
   }
 }
 
-function showGap(from, to) {
+function showGap({ from, to }) {
   const row = make('li', 'gap', `Messages with ids from ${from} to ${to} may be missing here.`);
   addRow(row);
 }
@@ -297,17 +175,18 @@ function join(name) {
     $('channel').focus();
     return;
   }
-  line?.end();
+  subscription?.close();
   channel = name;
   mine.clear();
   clearFeed();
   showChannel();
   $('result').textContent = '';
-  line = new Line(name, { state: showState, message: showMessage, gap: showGap });
+  subscription = crier.subscribe(name, showMessage, { onGap: showGap, onState });
 }
 
+// `ok`: undefined while it is not known.
 function showResult(text, ok) {
-  $('result').dataset.ok = ok ? 'yes' : 'no';
+  $('result').dataset.ok = ok === undefined ? '' : ok ? 'yes' : 'no';
   $('result').textContent = text;
 }
 
@@ -317,37 +196,22 @@ function own(id) {
   else mine.add(id); // it comes after its answer
 }
 
-async function problemOf(answer) {
-  try {
-    const problem = await answer.json();
-    return problem.detail || problem.title || answer.statusText;
-  } catch {
-    return answer.statusText || 'no reason given';
-  }
-}
-
 async function publish() {
   const name = channel;
   $('send').disabled = true;
+  const patience = setTimeout(showResult, STILL_TRYING_MS, 'The broker does not answer; still trying.');
   try {
-    const answer = await fetch('/channels/' + segment(name), {
-      method: 'POST',
-      headers: { 'Content-Type': $('kind').value },
-      body: $('text').value,
-    });
-    if (!answer.ok) {
-      showResult(`Not published (${answer.status}): ${await problemOf(answer)}`, false);
-      return;
-    }
-    const { id, subscribers } = await answer.json();
+    const { id, subscribers } = await crier.publish(name, $('text').value, { type: $('kind').value });
     if (name === channel) own(id);
     const many = subscribers === undefined ? '' :
       `, to ${subscribers} ${subscribers === 1 ? 'subscriber' : 'subscribers'}`;
     showResult(`Published with id ${id}${many}.`, true);
     $('text').value = '';
-  } catch {
-    showResult('Not published: the broker cannot be reached.', false);
+  } catch (error) {
+    showResult(error.status ? `Not published (${error.status}): ${error.message}` :
+      'Not published: the broker cannot be reached.', false);
   } finally {
+    clearTimeout(patience);
     $('send').disabled = false;
     $('text').focus();
   }
@@ -383,14 +247,10 @@ $('text').addEventListener('keydown', (event) => {
 $('copy').addEventListener('click', copyCurl);
 $('clear').addEventListener('click', clearFeed);
 addEventListener('hashchange', () => join(channelOfUrl() || 'news'));
-addEventListener('online', () => line?.hurry());
 document.addEventListener('visibilitychange', () => {
   if (document.hidden) return;
   unseen = 0;
   showTitle();
-  line?.hurry();
 });
-addEventListener('pagehide', () => line?.end());
-addEventListener('pageshow', (event) => { if (event.persisted) join(channel); });
 
 join(channelOfUrl() || 'news');
