@@ -58,7 +58,8 @@ const open = async () => {
 };
 
 const get = async (path) => {
-  for (;;) {
+  for (const end = Date.now() + 30_000 * slow; ;) {
+    if (Date.now() > end || world.isOver) throw new Error(`GET ${path} is not answered`);
     try {
       const got = await request(world.server, 'GET', path, { ms: 5000 });
       if (got.status === 200) return JSON.parse(got.body);
@@ -202,6 +203,12 @@ async function settle(readers, finals) {
 }
 
 check(`each subscriber gets each message once, in order, or is told of the gap (seed ${seed}, ${variant})`, { seconds: seconds + 75 }, async () => {
+  const guard = setTimeout(() => { // whatever hangs
+    world.wrong('it does not come to an end');
+    world.isOver = true;
+    world.isDown = false;
+    world.server.killAll();
+  }, (seconds + 60) * 1000 * slow);
   try {
     await open();
     const { readers, publishers } = cast();
@@ -212,7 +219,8 @@ check(`each subscriber gets each message once, in order, or is told of the gap (
     await haunt(Date.now() + seconds * 1000);
     say('publishers stop');
     world.isStopped = true;
-    await Promise.all(running);
+    await Promise.race([Promise.all(running), sleep(20_000 * slow)]);
+    for (const one of publishers) if (!one.isIdle) world.wrong(`${one.name}: what it published is not answered`);
     world.isCalm = true;
     await sleep(300);
     const finals = await markers([...world.byChannel.keys()]);
@@ -229,6 +237,7 @@ check(`each subscriber gets each message once, in order, or is told of the gap (
     assert.equal(world.errors.length, 0, `${world.errors.length} things are wrong:\n${world.errors.slice(0, 12).join('\n\n')}`);
     await world.server.stop();
   } finally {
+    clearTimeout(guard);
     world.isOver = true;
     world.server?.killAll();
     rmSync(scratchPath('torture.store'), { force: true });
