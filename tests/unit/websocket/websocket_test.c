@@ -228,7 +228,7 @@ static void pongs_in_order(size_t bytes, bool no_uring) { /* F21, F22 */
   begin((live_options_s){.no_uring = no_uring, .tail_size = 8 << 20});
   client_s c = stopped(NULL, bytes, 4);
   for (int i = 0; i < 100; i++) {
-    char text[8];
+    char text[16];
     snprintf(text, sizeof text, "%d", i);
     cr_assert(client_write(&c, WS_FIN_PING, view_str(text)));
   }
