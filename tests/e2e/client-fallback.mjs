@@ -124,17 +124,6 @@ check('no WebSocket: one stream for all, complete through cuts', { seconds: 90 }
   await poll(() => server.placement().size === 0, 'the stream to end');
 }));
 
-check('neither WebSocket nor streams: long polls, complete through cuts', { seconds: 90 }, (t) => withServer(t, { history: true }, async (server) => {
-  const proxy = await proxyOf(server, t, { refuses: true, holds: true });
-  const crier = clientOf(server, t, {}, proxy.url);
-  await assertFidelity(server, crier);
-  await throughCuts(server, proxy, crier, ['a', 'b', 'room:*', 'deep:**'], { rounds: 2 }); // each loss costs a try of a stream
-  assert.ok(proxy.count('poll') > 5);
-  const polls = proxy.count('poll');
-  await sleep(1500);
-  assert.ok(proxy.count('poll') <= polls + 1, 'it polls without waiting');
-}));
-
 check('a WebSocket through cuts, channels and patterns', { seconds: 60 }, (t) => withServer(t, { history: true }, async (server) => {
   const proxy = await proxyOf(server, t, {});
   const crier = clientOf(server, t, {}, proxy.url);
