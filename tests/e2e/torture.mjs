@@ -212,10 +212,11 @@ check(`each subscriber gets each message once, in order, or is told of the gap (
   try {
     await open();
     const { readers, publishers } = cast();
+    const failed = (error) => world.isOver || world.wrong(error.stack);
     say(`${readers.length} subscribers, ${variant}`);
-    for (const reader of readers) reader.run();
+    for (const reader of readers) reader.run().catch(failed);
     await sleep(500);
-    for (const publisher of publishers) publisher.run();
+    for (const publisher of publishers) publisher.run().catch(failed);
     await haunt(Date.now() + seconds * 1000);
     say('publishers stop');
     world.isStopped = true;
