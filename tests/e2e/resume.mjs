@@ -437,7 +437,10 @@ check('a raw WebSocket whose since has a gap is closed with 4001 and the range',
   for (let i = 0; i < 12; i++) all.push((await publish(server, channel, `${i}`)).id);
   const ws = await WebSocket.connect(server, `/channels/${channel}?since=${all[1]}`);
   const { reason } = await ws.expectClose(4001);
-  assert.equal(reason, `gap ${all[1] + 1} ${all[6]}`);
+  // Trimming stays behind the slowest worker, so a busy machine trims later.
+  const [word, start, end] = reason.split(' ');
+  assert.deepEqual([word, start], ['gap', `${all[1] + 1}`], reason);
+  assert.ok(all.slice(2, 7).includes(Number(end)), reason);
   assert.equal(ws.messages.length, 0, 'messages before the gap was told');
   const whole = await WebSocket.connect(server, `/channels/${channel}?since=${all[6]}`);
   for (let i = 7; i < 12; i++) assert.equal(await whole.text(), `${i}`);
