@@ -120,6 +120,10 @@ FACIL_PUBLIC FACIL_MUST_CHECK int reader_subscribe(reader_s *r, view_s channel,
  * ENOENT: it is not subscribed. */
 FACIL_PUBLIC int reader_rewind(reader_s *r, view_s channel, uint64_t cursor);
 
+/* What lies above `since` and below where a subscription goes on was given in
+ * another way: it does not come again by a pattern that has it too. */
+FACIL_PUBLIC void reader_has(reader_s *r, view_s channel, uint64_t since);
+
 /* 0; -1 and ENOENT: it is not subscribed. */
 FACIL_PUBLIC int reader_unsubscribe(reader_s *r, view_s channel);
 

@@ -169,6 +169,8 @@ static void subscribe(websocket_s *ws, view_s name, const since_s *since,
     answer_subscribed(ws, name, &replay, ref);
     if (replay.has_more)
       reader_rewind(reader, name, replay.cursor);
+    if (is_new)
+      reader_has(reader, name, from);
   }
   replay_free(&replay);
 }

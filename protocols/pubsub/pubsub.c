@@ -491,6 +491,12 @@ int reader_rewind(reader_s *r, view_s channel, uint64_t cursor) {
   return 0;
 }
 
+void reader_has(reader_s *r, view_s channel, uint64_t since) {
+  subscription_s *s = find(r, channel);
+  if (s && since < s->start)
+    s->start = since;
+}
+
 void reader_fini(reader_s *r) {
   catchup_drop(r);
   while (r->subs)
