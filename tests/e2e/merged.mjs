@@ -42,7 +42,16 @@ check('a rare message of a pattern, far behind others, does not pass over those 
     wanted.push(await text('steady', `steady ${i} b`));
   }
   await assertStream('pattern=rare:*&channel=steady&since=first', wanted);
-  await assertStream('channel=steady&pattern=rare:*&channel=rare:one&since=first', wanted);
+  const starts = [];
+  for (const n of [500, 501, 502, 333, 334, 335]) { // about what is searched at once
+    starts.push(wanted.length);
+    await publisher.burst('noise', Array.from({ length: n }, () => 'n'));
+    wanted.push(await text('steady', 's'), await text('rare:one', 'r'));
+  }
+  for (const at of starts) {
+    await assertStream(`channel=steady&pattern=rare:*&since=${wanted[at - 1].id}`, wanted.slice(at));
+    await assertStream(`channel=steady&pattern=rare:*&channel=rare:one&since=${wanted[at - 1].id}`, wanted.slice(at));
+  }
 });
 
 check('crier.v1: what a channel and a pattern both have comes once while either is behind, in order', async () => {
