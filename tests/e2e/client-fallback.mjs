@@ -1,112 +1,10 @@
 // The browser client where the network lets less through: no WebSockets, then
 // no streams either, answers that get lost; and what history lets it keep.
 import assert from 'node:assert/strict';
-import http from 'node:http';
-import net from 'node:net';
 import { Reader, Source, assertPromise, clientOf, clientOfScript, turn, withServer } from './lib/client.mjs';
+import { assertFidelity, proxyOf, throughCuts } from './lib/client-proxy.mjs';
 import { check, finish, poll, scratchPath, sleep, start } from './lib/crier.mjs';
 import { publish } from './lib/http.mjs';
-
-// A proxy that does to requests what the network may: `rules` says what.
-// { refuses: upgrades get a 403, holds: streams never get a byte back,
-//   losesAnswer(request): the broker's answer to it is thrown away }
-async function proxyOf(server, t, rules) {
-  const seen = [];
-  const sockets = new Set();
-  const onward = (request, answered) => {
-    const { method, url, headers } = request;
-    const out = http.request({ ...server.target, method, path: url, headers, agent: false }, answered);
-    out.on('error', () => request.socket.destroy());
-    request.pipe(out);
-    return out;
-  };
-  const proxy = http.createServer((request, answer) => {
-    const isStream = request.headers.accept === 'text/event-stream';
-    seen.push({ kind: request.method === 'POST' ? 'publish' : isStream ? 'stream' : /wait=/.test(request.url) ? 'poll' : 'page',
-      url: request.url, key: request.headers['idempotency-key'], answer });
-    const loses = rules.losesAnswer?.(request);
-    const out = onward(request, (got) => {
-      if (loses) {
-        got.resume().on('end', () => request.socket.destroy());
-      } else if (!(isStream && rules.holds)) {
-        answer.writeHead(got.statusCode, got.headers);
-        got.pipe(answer);
-      }
-    });
-    answer.on('close', () => out.destroy());
-  });
-  proxy.on('connection', (socket) => {
-    sockets.add(socket);
-    socket.on('close', () => sockets.delete(socket));
-  });
-  proxy.on('upgrade', (request, socket, head) => {
-    seen.push({ kind: 'upgrade', url: request.url });
-    socket.on('error', () => {});
-    if (rules.refuses) return socket.end('HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n');
-    const out = net.connect(server.target, () => {
-      const pairs = request.rawHeaders.flatMap((name, i, all) => (i % 2 ? [] : [`${name}: ${all[i + 1]}\r\n`]));
-      out.write(`GET ${request.url} HTTP/1.1\r\n${pairs.join('')}\r\n`);
-      out.write(head);
-      socket.pipe(out).pipe(socket);
-    });
-    out.on('error', () => socket.destroy());
-  });
-  await new Promise((done) => proxy.listen(0, '127.0.0.1', done));
-  t.after(() => {
-    proxy.close();
-    for (const socket of sockets) socket.destroy();
-  });
-  return {
-    seen,
-    count: (kind) => seen.filter((one) => one.kind === kind).length,
-    url: `http://127.0.0.1:${proxy.address().port}`,
-    // All that goes through is cut off.
-    cut() {
-      for (const socket of sockets) socket.destroy();
-    },
-  };
-}
-
-const type = (name) => ({ headers: [['Content-Type', name]] });
-
-// Cuts the connections `rounds` times while it is being published.
-async function throughCuts(server, proxy, crier, names, { rounds }) {
-  const readers = names.map((name) => new Reader(crier, name));
-  await Promise.all(readers.map((reader) => reader.isOpen()));
-  const channels = names.map((name) => name.replaceAll('*', 'x'));
-  const sources = channels.map((name) => new Source(() => server, name, { every: 30 })); // history keeps what 10 s bring
-  for (let round = 0; round < rounds; round++) {
-    const from = readers.map((reader) => reader.messages.length);
-    await Promise.all(readers.map((reader, i) => reader.count(from[i] + 10, 20_000)));
-    await Promise.all(readers.map((reader) => reader.isOpen()));
-    proxy.cut();
-    await readers[0].until(() => readers[0].state === 'waiting', 'the cut to be told');
-  }
-  const published = await Promise.all(sources.map((source) => source.stop()));
-  await Promise.all(readers.map(async (reader, i) => {
-    await reader.until(() => reader.sub.cursor >= published[i].at(-1)[0], 'the last message', 20_000);
-    assertPromise(reader, published[i]);
-    assert.deepEqual(reader.gaps, []);
-    assert.deepEqual(reader.messages.map(({ channel, id, data }) => [channel, id, data]), published[i].map((one) => [channels[i], ...one]));
-  }));
-}
-
-async function assertFidelity(server, crier) {
-  const reader = new Reader(crier, 'kinds');
-  await reader.isOpen();
-  await publish(server, 'kinds', 'two\r\nlines \u2028\u{1f4ef}\n');
-  await publish(server, 'kinds', '{"a":\n[1,\r\n null]}', type('application/json'));
-  await publish(server, 'kinds', Buffer.from([0, 255, 10]), type('application/octet-stream'));
-  await publish(server, 'kinds', '', { query: '?event=tick' });
-  await reader.count(4);
-  assert.deepEqual(reader.messages.map(({ id, ...rest }) => rest), [
-    { channel: 'kinds', type: 'text/plain', data: 'two\r\nlines \u2028\u{1f4ef}\n' },
-    { channel: 'kinds', type: 'application/json', data: { a: [1, null] } },
-    { channel: 'kinds', type: 'application/octet-stream', data: new Uint8Array([0, 255, 10]) },
-    { channel: 'kinds', type: 'text/plain', data: '', event: 'tick' },
-  ]);
-  assert.deepEqual(reader.gaps, []);
-}
 
 // --- what is let through ---------------------------------------------------------
 
@@ -462,6 +360,46 @@ check('a stream as it may come: split anywhere, gaps, cursors, an id that is no 
   assert.deepEqual(rooms.gaps, [{ channel: 'room:*', from: 103, to: 150 }]);
   assert.deepEqual(one.gaps, []);
   assert.equal(rooms.sub.cursor, 140);
+});
+
+check('a channel that is closed and opened anew hears nothing of the stream that was', async (t) => {
+  const asked = [];
+  const stream = written();
+  const { crier } = clientOfScript(t, {
+    WebSocket: null,
+    fetch: async (url, init) => {
+      asked.push(url);
+      return isStream(init) && asked.length < 4 ? stream.answer : page();
+    },
+  });
+  const other = new Reader(crier, 'other');
+  const old = new Reader(crier, 'a');
+  await poll(() => asked.length === 3, 'the stream');
+  stream.write('retry: 0\n\n');
+  await old.isOpen();
+  old.sub.close();
+  const anew = new Reader(crier, 'a', { since: 'first' });
+  stream.write(`id: 101\ndata: {"channel":"a","id":101,"type":"text/plain","data":"x"}\n\n`);
+  await poll(() => asked.length >= 5, 'the channels to be asked for anew');
+  assert.deepEqual([old.messages, anew.messages], [[], []]);
+  assert.ok(asked.some((url) => url.endsWith('channel=a&since=first')), `${asked}`);
+  assert.equal(other.sub.cursor, 101);
+});
+
+check('a stream that was held up is tried again after a loss', { seconds: 30 }, async (t) => {
+  const kinds = [];
+  const { crier } = clientOfScript(t, {
+    WebSocket: null,
+    fetch: async (url, init) => {
+      const kind = isStream(init) ? 'stream' : /wait/.test(url) ? 'poll' : 'page';
+      kinds.push(kind);
+      if (kind !== 'page') throw new TypeError('cut');
+      return page();
+    },
+  });
+  new Reader(crier, 'a');
+  await poll(() => kinds.filter((kind) => kind === 'poll').length === 2, 'two polls', { ms: 20_000 });
+  assert.deepEqual(kinds.filter((kind) => kind !== 'page').slice(0, 4), ['stream', 'poll', 'stream', 'poll']);
 });
 
 check('a stream that falls silent is given up after a minute; a WebSocket is tried again after five', async (t) => {
